@@ -55,7 +55,7 @@ class AttentionShape(NamedTuple):
     dtype: str
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """The kernel for attention, and the reason.
 
     Attributes:
@@ -119,7 +119,7 @@ def relative_bias(query: jax.Array, relative: jax.Array, causal: bool) -> jax.Ar
 
 
 @functools.cache
-def choose(asked: str, shape: AttentionShape) -> Choice:
+def choose(asked: str, shape: AttentionShape) -> KernelChoice:
     """Choose the attention kernel of this process on one device.
 
     Args:
@@ -134,15 +134,15 @@ def choose(asked: str, shape: AttentionShape) -> Choice:
         raise InputError("attention is 'tokamax', whose kernels are for GPU and TPU; this process computes on a CPU")
     wanted = "cudnn" if asked == "auto" else asked
     if wanted == "own" or wanted == "cudnn" and (platform != "cuda" or shape.dtype != "bfloat16"):
-        return Choice("own", "")
+        return KernelChoice("own", "")
     wrong = what_is_wrong(wanted, shape)
     if wrong and asked != "auto":
         raise InputError(f"attention is {asked!r}: {wrong}; use auto or own")
     if wrong:
-        return Choice(
+        return KernelChoice(
             "own", f"attention runs our own code, because the kernel of {NAMES[wanted]} failed a test: {wrong}"
         )
-    return Choice(wanted, "")
+    return KernelChoice(wanted, "")
 
 
 def _platform() -> str:

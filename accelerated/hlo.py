@@ -65,7 +65,7 @@ class Collective(NamedTuple):
     sent: float  # bytes that a device sends each time
 
 
-class Tensor(NamedTuple):
+class LargeTensor(NamedTuple):
     size: float  # bytes, without padding
     shape: str
     source: str  # the operation of the traced program
@@ -222,7 +222,7 @@ class Program:
         types = types | {each.name: each.type for each in body}
         return total + tensor_bytes(types[root.names()[1]] if root.opcode == "dynamic-update-slice" else line.type)
 
-    def largest_tensors(self, number: int) -> list[Tensor]:
+    def largest_tensors(self, number: int) -> list[LargeTensor]:
         """Return the largest results of instructions in the device's large memory (HBM), one for each shape."""
         found = {}
         for name, lines in self._unfused():
@@ -233,7 +233,7 @@ class Program:
                     if "S(" not in (match[5] or ""):  # S(1) is the small fast memory
                         shape = match[0].removesuffix(match[5] or "")
                         if shape not in found or not found[shape].source:
-                            found[shape] = Tensor(tensor_bytes(match[0]), shape, line.source())
+                            found[shape] = LargeTensor(tensor_bytes(match[0]), shape, line.source())
         return sorted(found.values(), key=lambda tensor: -tensor.size)[:number]
 
 

@@ -127,7 +127,7 @@ class DevicePlan(NamedTuple):
         return moved + reduced + self.gradient_reduction + self.parameter_gather
 
 
-class Choice(NamedTuple):
+class MeshChoice(NamedTuple):
     """The mesh that fits best, by the rule of `best_plan`."""
 
     plan: DevicePlan
@@ -415,7 +415,7 @@ def _processed_rows(config: ModelConfig, mesh: MeshShape, tokens: int) -> int:
     return received * (2 if experts > 1 else 1)
 
 
-def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
+def best_plan(plans: list[DevicePlan], memory: float) -> MeshChoice | None:
     """Return the best plan that fits the memory; None if none fits.
 
     Meshes that fit without rematerialisation come first, because rematerialisation costs a third more arithmetic. Then
@@ -425,13 +425,13 @@ def best_plan(plans: list[DevicePlan], memory: float) -> Choice | None:
         fitting = [plan for plan in plans if plan.memory(recomputed) <= memory]
         if fitting:
             order = lambda plan: (plan.traffic(recomputed), plan.mesh.parts(), plan.memory(recomputed))  # noqa: B023, E731
-            return Choice(min(fitting, key=order), recomputed)
+            return MeshChoice(min(fitting, key=order), recomputed)
     return None
 
 
 def smallest_that_fits(
     config: ModelConfig, memory: float, devices: int, batch_size: int, sequence_length: int, dtype: str = "float32"
-) -> Choice | None:
+) -> MeshChoice | None:
     """Return the best plan for the smallest sufficient number of devices among 2, 4, 8, ... times the given number.
 
     Return None if no number is large enough, because batch, experts and heads limit the number of parts.

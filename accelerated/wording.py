@@ -1,6 +1,7 @@
 """Counts, lists and names for sentences of messages, tables and reports."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from routelaws.reference.errors import in_line
 
@@ -62,3 +63,10 @@ def by_reason(reasons: dict[str, str]) -> dict[str, list[str]]:
         {'too few rows': ['Hash', 'S-Base'], 'one size': ['RL-R']}
     """
     return once((name, [reason]) for name, reason in reasons.items())
+
+
+def corpus_name(paths: tuple[str, ...]) -> str:
+    """Return the name of a training text from the paths of its files."""
+    if not paths:
+        return "the source code of the Python standard library"
+    return ", ".join(f"`{in_line(Path(path).name or path)}`" for path in paths)

@@ -11,7 +11,7 @@ from pathlib import Path
 from routelaws.accelerated.cores import available_cores
 
 from . import fits, layers, memory, plans, rounds, steps, worker
-from .figure import Figure, Side
+from .figure import Figure
 
 FIGURES = {figure.name: figure for family in (steps, memory, layers, plans, fits) for figure in family.FIGURES}
 BLOCK_SECONDS, PAUSE = 0.4, 0.05
@@ -69,7 +69,8 @@ class Bench:
         blocks = {name: self._block(running[name], name, side.per) for name, side in figure.sides.items()}
         try:
             for name, side in figure.sides.items():
-                running[name].ask(worker.build, name, self._sized(side))
+                options = side.options | ({"quick": True} if self.quick else {})
+                running[name].ask(worker.build, name, side._replace(options=options))
             taken = rounds.interleave(blocks, self.rounds, self.load, 0 if self.quick else 2 * self.rounds, PAUSE)
             facts = {name: running[name].ask(worker.facts, name) for name in figure.sides}
         finally:
@@ -87,9 +88,6 @@ class Bench:
     def _block(self, process: worker.Worker, name: str, per: float):
         seconds = 0.0 if self.quick else BLOCK_SECONDS
         return lambda: [took / per for took in process.ask(worker.block, name, seconds)]
-
-    def _sized(self, side: Side) -> Side:
-        return side._replace(options=side.options | {"quick": True}) if self.quick else side
 
 
 def chosen(names: list[str]) -> list[Figure]:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from routelaws.accelerated.commands.plan_mesh import fields_of_size
+from routelaws.accelerated.commands.run_flags import fields_of_size
 from routelaws.accelerated.hlo import Program
 from routelaws.accelerated.mesh_plan import feasible_meshes, plan_device
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping

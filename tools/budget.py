@@ -89,8 +89,8 @@ def enter(command: str, folder: str) -> int:
     entered, ours = set(), tuple(str(ROOT / room) for room in ROOMS)
 
     def look(frame, event, _):
-        code = frame.f_code  # bit 1 of the flags: a function, not the body of a module or class
-        if event == "call" and code.co_flags & 1 and code.co_name != "<lambda>":
+        code = frame.f_code  # bit 1 of the flags: not the body of a module or class
+        if event == "call" and code.co_flags & 1 and code.co_name[0] != "<":  # a comprehension may run at import
             entered.add(code.co_filename)
 
     threading.setprofile(look)

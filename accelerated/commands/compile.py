@@ -7,8 +7,7 @@ import tyro
 
 from ..training.slices import KINDS, compile_run
 from . import flags
-from .plan_mesh import fields_of_size
-from .train import RunFlags, default_flags
+from .run_flags import RunFlags, default_flags, fields_of_size
 
 
 def main(arguments: list[str]) -> None:

@@ -8,8 +8,8 @@ from ..files import write_atomically
 from ..training.configuration import TrainConfig
 from ..training.runs.export import export_train_step
 from . import flags
+from .run_flags import RunFlags, default_flags
 from .terminal import say
-from .train import RunFlags, default_flags
 
 
 def main(arguments: list[str]) -> None:

@@ -14,7 +14,7 @@ import tyro
 
 from ..errors import InputError
 from ..tables.reading import LIMITS
-from ..tables.schema import BLANK, RANGES, range_of, shorten, to_numbers
+from ..tables.schema import BLANK, RANGES, bounds_of, shorten, to_numbers
 from ..tables.units import BYTES, UNITS_OF
 from ..wording import SHOWN, in_short
 
@@ -241,7 +241,7 @@ def take_limits(arguments: list[str]) -> tuple[dict[str, float], list[str]]:
 
 
 def _limit(name: str, text: str) -> float:
-    allowed = range_of(name)
+    allowed = bounds_of(name)
     if name not in LIMITS and (allowed is None or math.isinf(allowed.limit)):
         columns = ", ".join(column for column in RANGES if math.isfinite(RANGES[column].limit))
         raise InputError(

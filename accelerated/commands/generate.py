@@ -59,8 +59,8 @@ def generate(
     text = continue_text(folder, prompt, **options, route=route)
     print("" if colour else text)
     if page is not None:
-        from ..inspection.findings import findings
         from ..inspection.page import page as html_page
+        from ..inspection.statistics import block_statistics
         from ..inspection.trace import Trace, piece_of
 
         ids, expert, gate = map(np.array, zip(*routes, strict=True))
@@ -68,7 +68,7 @@ def generate(
         pieces = np.array([piece_of(contents(int(token))) for token in ids])
         by_block = np.moveaxis(expert, 1, 0), np.moveaxis(gate, 1, 0)
         trace = Trace(str(folder), ids, pieces, zeros, places, np.array(blocks), *by_block, model.choosable)
-        write_atomically(page, html_page(trace, findings(trace)))
+        write_atomically(page, html_page(trace, block_statistics(trace)))
 
 
 def _colours(experts: int) -> Callable[[bytes, int], str]:

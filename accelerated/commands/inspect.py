@@ -11,9 +11,9 @@ import tyro
 from ..conversion.families import model_in
 from ..errors import InputError
 from ..files import write_atomically
-from ..inspection.findings import as_json, findings, summary
 from ..inspection.foreign_traces import as_trace, problems, read_recorded
 from ..inspection.page import page as html_page
+from ..inspection.statistics import as_json, block_statistics, summary
 from ..inspection.trace import Trace, write_trace
 from ..inspection.transformers_folder import trace_transformers
 from ..results.blocks import Table, show
@@ -77,7 +77,7 @@ def inspect(
         raise InputError(f"--tokens {tokens} is out of range; use 1 or more")
     routing = _trace(folder, text, TOKENS if tokens is None else tokens, transformers, steps)
     other = None if against is None else _trace(against, text, TOKENS if tokens is None else tokens, transformers)
-    blocks, against = findings(routing, other), other and other.name
+    blocks, against = block_statistics(routing, other), other and other.name
     _write(routing, blocks, against, out, page)
     if json:
         print(dump_json(as_json(routing, blocks, against)))
@@ -107,7 +107,7 @@ def _check_trace(path: Path, model: Path | None, out: Path | None, page: Path | 
     known = recorded.token is not None and not wrong.keys() & {"axes", "length"}
     if page is not None and not known:
         raise InputError(f"--page {page}: the trace has no tokens; leave out --page")
-    blocks = findings(routing)
+    blocks = block_statistics(routing)
     sentences = [f"{name}: {sentence}." for name, sentence in wrong.items()]
     _write(routing, blocks, None, out, page, sentences)
     if json:

@@ -80,7 +80,7 @@ class BudgetFlags:
 
 
 @dataclass(frozen=True)
-class FitFlags:
+class PlanFitFlags:
     """The law, and the runs of the fit.
 
     Attributes:
@@ -133,7 +133,7 @@ class NextFlags:
 def plan(
     tables: tyro.conf.Positional[tuple[Path, ...]] = (),
     budget: tyro.conf.OmitArgPrefixes[BudgetFlags] = BudgetFlags(),  # noqa: B008
-    fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    fit: tyro.conf.OmitArgPrefixes[PlanFitFlags] = PlanFitFlags(),  # noqa: B008
     next_run: tyro.conf.OmitArgPrefixes[NextFlags] = NextFlags(),  # noqa: B008
     published: bool = True,
     level: float = LEVEL,
@@ -186,7 +186,7 @@ def plan(
 
 
 def _ranked(
-    fit: FitFlags,
+    fit: PlanFitFlags,
     tables: tuple[Path, ...],
     flags: BudgetFlags,
     published: bool,
@@ -206,7 +206,7 @@ def _ranked(
         return fit.runs(law, tables).plan(budget, tokens, chosen, level, resamples, published, fit.huber, within, clock)
 
 
-def _next_runs(fit: FitFlags, tables: tuple[Path, ...], asked: NextFlags, budget: BudgetFlags, level) -> NextRuns:
+def _next_runs(fit: PlanFitFlags, tables: tuple[Path, ...], asked: NextFlags, budget: BudgetFlags, level) -> NextRuns:
     size = None if asked.n is None else parameters_of(asked.n)
     most = math.inf if budget.flops is None else flops_of(budget.flops)
     tokens = None if budget.tokens is None else tokens_of(budget.tokens, "--tokens")

@@ -11,8 +11,6 @@ from typing import Literal
 import numpy as np
 import tyro
 
-from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
-
 from ..conversion.families import ForeignModel, model_in
 from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
 from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
@@ -20,8 +18,8 @@ from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
 from ..inspection.foreign_traces import Design, as_trace, read_recorded
 from ..mesh_plan import (
-    Choice,
     DevicePlan,
+    MeshChoice,
     MeshShape,
     best_plan,
     feasible_meshes,
@@ -34,7 +32,7 @@ from ..results.blocks import percent
 from ..tables.units import bytes_of
 from ..training.configuration import TrainConfig
 from . import flags
-from .train import RunFlags, default_flags
+from .run_flags import RunFlags, default_flags, fields_of_size
 
 
 def main(arguments: list[str]) -> None:
@@ -140,7 +138,7 @@ def plan_model(
             for plan in sorted(plans, key=_order(limit))
         ],
         "best": _choice(best_plan(plans, limit)),
-        "least_memory": _choice(Choice(least, True)),
+        "least_memory": _choice(MeshChoice(least, True)),
         "smallest_that_fits": None,
     }
     print(dump_json(report) if json else "\n".join(_words_of_model(report, top)))
@@ -183,22 +181,6 @@ def loads_of(text: str | None, design: Design) -> np.ndarray | None:
     return counts / counts.sum(axis=1, keepdims=True)
 
 
-def fields_of_size(size: str | None) -> dict:
-    """Return the fields of a run of the paper, except for its routing.
-
-    Raises:
-        InputError: the paper has no such size.
-    """
-    if size is None:
-        return {}
-    if size not in SIZES:
-        raise InputError(f"--size {size}: the paper has no such size; allowed: {', '.join(SIZES)}")
-    d_model, blocks, heads, kqv_size, _ = SIZES[size]
-    shape = {"d_model": d_model, "blocks": blocks, "heads": heads, "kqv_size": kqv_size}
-    batch = {"sequence_length": TABLE_SEQUENCE_LENGTH, "batch_size": TABLE_TOKENS_PER_STEP // TABLE_SEQUENCE_LENGTH}
-    return shape | batch | {"vocab_size": TABLE_VOCAB_SIZE}
-
-
 def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
     """Return the numbers of the report.
 
@@ -215,7 +197,12 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         larger = smallest_that_fits(model, memory, devices, *shape)
     least = min(plans, key=lambda plan: plan.memory(recomputed=True))
     tokens = config.batch_size * config.sequence_length
-    return _size_entry(config) | {
+    counted = config.accounting()
+    return {
+        "run": config.name(),
+        "dense_parameters": counted.dense_parameters,
+        "total_parameters": counted.total_parameters,
+        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
         "devices": devices,
         "memory_bytes": memory,
         "batch_size": config.batch_size,
@@ -224,7 +211,7 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         "tokens_per_step": tokens,
         "meshes": [_entry(plan, memory, tokens) for plan in sorted(plans, key=_order(memory))],
         "best": _choice(best),
-        "least_memory": _choice(Choice(least, True)),
+        "least_memory": _choice(MeshChoice(least, True)),
         "smallest_that_fits": _choice(larger),
     }
 
@@ -275,16 +262,6 @@ def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
     return meshes
 
 
-def _size_entry(config: TrainConfig) -> dict:
-    counted, model = config.accounting(), config.model
-    return {
-        "run": config.name(),
-        "dense_parameters": counted.dense_parameters,
-        "total_parameters": counted.total_parameters,
-        "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
-    }
-
-
 def _order(memory: float):
     """Return the sort key of meshes: best first, by the rule of `best_plan`. Meshes that do not fit come last."""
 
@@ -310,7 +287,7 @@ def _entry(plan: DevicePlan, memory: float, tokens: int) -> dict:
     }
 
 
-def _choice(choice: Choice | None) -> dict | None:
+def _choice(choice: MeshChoice | None) -> dict | None:
     if choice is None:
         return None
     plan, again = choice

@@ -10,7 +10,7 @@ from ..results.planning.hours import read_clock
 from ..training.probe import probed_runs, timed_rows
 from ..training.runs.result_rows import COLUMNS, write_rows
 from . import flags
-from .train import RunFlags, default_flags
+from .run_flags import RunFlags, default_flags
 
 
 def main(arguments: list[str]) -> None:

@@ -4,17 +4,15 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
-
-from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..files import exists
 from ..results.recipes import recipe_line, recipe_of
 from ..training import hosts
-from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
+from ..training.configuration import TrainConfig
 from ..training.loop import Run
 from ..training.mesh import open_mesh, parse_mesh
 from ..training.runs.run_folder import read_config
@@ -26,49 +24,8 @@ from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
 from .progress import LivePage, Progress
+from .run_flags import RunFlags, default_flags
 from .terminal import say
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelFlags(ModelConfig):
-    """The model."""
-
-    one_hot: tyro.conf.Suppress[bool] = False  # only `routelaws evaluate` changes this
-    mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
-
-    def __post_init__(self):
-        """Skip the check of the fields, because the check of the whole run includes it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunFlags(TrainConfig):
-    """The training of the model."""
-
-    model: ModelFlags = ModelFlags()
-    eval: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")] = ()
-    """More evaluation texts; c4=PATH fills the column loss_c4."""
-
-    def run(self) -> TrainConfig:
-        """Return the run of the flags.
-
-        Raises:
-            InputError: the run is invalid; the message names the flags.
-        """
-        try:
-            check_sizes(vars(self) | vars(self.model))
-            config = TrainConfig(**(vars(self) | {"model": ModelConfig(**vars(self.model))}))
-            config.check()
-        except InputError as error:
-            raise InputError(flags.in_flags(str(error), [*MODEL_FIELDS, *RUN_FIELDS])) from error
-        return config
-
-
-def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
-    """Return the defaults of a run's flags; `before`, then a --config file, override the general defaults."""
-    file = flags.value_of("--config", arguments)
-    values = TrainConfig().fields() | (before or {})
-    values |= {} if file is None else read_config_file(file)
-    return RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
 
 
 def main(arguments: list[str]) -> None:

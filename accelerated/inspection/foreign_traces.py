@@ -376,7 +376,7 @@ def _of_gates(of: Recorded, design: Design | None, known: dict) -> Iterator[tupl
 
 
 def as_trace(of: Recorded, name: str, design: Design | None) -> Trace:
-    """Return a routing as a trace for `findings`. Experts out of range are missing choices.
+    """Return a routing as a trace for `block_statistics`. Experts out of range are missing choices.
 
     A routing of all layers loses the dense blocks of the design. Unknown tokens are 0.
     """

@@ -20,7 +20,7 @@ from ..routed_block import _groups, _logits
 from ..routers.mixture_of_tokens import mixing_weights
 from ..training.configuration import TrainConfig
 from ..training.diagnosis import first_blocks, special_blocks
-from ..training.routing import QUICK_COMPILE
+from ..training.router_report import QUICK_COMPILE
 from ..training.runs.weights import SavedRun, load_run
 from ..training.step import EVALUATION_SEED, attention_of, compute_dtype, drawn, run_inputs
 from ..training.text.batches import training_batches
@@ -47,7 +47,8 @@ def trace_folder(folder: Path, text: Path | None = None, *, tokens: int, tell=pr
     if not run.config.model.num_routed:
         raise InputError(f"{folder}: the model is dense and has no router; inspect a routed run")
     if text is not None:
-        return trace_run(run, _ids_of(text, run)[:tokens], str(folder))
+        ids = [END_OF_DOCUMENT, *run.tokenizer.encode(read_text(text))]
+        return trace_run(run, np.array(ids[:tokens], np.int32), str(folder))
     files = _tokens_of_run(folder, run, tell)
     start = np.array(load_tokens(files.validation, files.dtype)[:tokens], np.int32)
     return trace_run(run, start, str(folder))
@@ -57,11 +58,6 @@ def _tokens_of_run(folder: Path, run: SavedRun, tell) -> TokenFiles:
     files = prepare_tokens(read_corpus(run.config.corpus or None), run.config.model.vocab_size, tell=tell)
     check_text(folder, run.texts, files, {}, run.config, "inspect another with --text")
     return files
-
-
-def _ids_of(text: Path, run: SavedRun) -> np.ndarray:
-    """Return the tokens of a file, after an end-of-document token."""
-    return np.array([END_OF_DOCUMENT, *run.tokenizer.encode(read_text(text))], np.int32)
 
 
 def _pieces_of(run: SavedRun, ids: np.ndarray) -> np.ndarray:
@@ -200,7 +196,8 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
     def route(params, table, tokens, real, number):
         given = {"table": table, "mask": None if whole else real}
         inputs = functools.partial(_router_logits, params, tokens, model, dtype, options | given)
-        logits = None if any(part.router == "hash" for part, _ in model.parts) else jax.lax.map(inputs, _routed(model))
+        blocks = jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
+        logits = None if any(part.router == "hash" for part, _ in model.parts) else jax.lax.map(inputs, blocks)
         noise = draw_noise(jax.random.fold_in(jax.random.key(EVALUATION_SEED), number), model, *tokens.shape)
         given["compute_dtype"] = dtype
         trained = apply(params, tokens, model, training=True, noise=noise, **given)
@@ -216,11 +213,6 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
         return jax.lax.scan(lambda _, now: (None, route(params, table, *now)), None, batches)[1]
 
     return over_batches
-
-
-def _routed(model: ModelConfig) -> tuple[jax.Array, jax.Array]:
-    """Return two arrays [n_r]: the numbers of the routed blocks, and their indices 0 ... n_r - 1."""
-    return jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
 
 
 def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dict, place: tuple) -> jax.Array:

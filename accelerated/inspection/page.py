@@ -12,7 +12,7 @@ from ..errors import printable
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document
 from ..wording import in_short, plural
-from .findings import COLUMNS, LABELS, MANY, BlockFindings, Word, fault_sentences, sentences, share
+from .statistics import COLUMNS, LABELS, MANY, BlockStatistics, Word, fault_sentences, sentences, share
 from .trace import Trace, whole_characters
 
 SHOWN = 500
@@ -85,7 +85,7 @@ TAKES = "Typical tokens are much more frequent at the expert than in the text; 3
 
 
 def page(
-    trace: Trace, found: list[BlockFindings], other: str | None = None, problems: Sequence[str] | None = None
+    trace: Trace, found: list[BlockStatistics], other: str | None = None, problems: Sequence[str] | None = None
 ) -> str:
     """Return a routing as an HTML page that needs no other file.
 
@@ -98,7 +98,7 @@ def page(
 
 
 def microscope(
-    trace: Trace, found: list[BlockFindings], other: str | None = None, problems: Sequence[str] | None = None
+    trace: Trace, found: list[BlockStatistics], other: str | None = None, problems: Sequence[str] | None = None
 ) -> str:
     """Return the body of a page on a routing (see `page`). The style sheet needs `STYLE` and `rules`."""
     wrong = [*(problems or ()), *fault_sentences(trace, found)]
@@ -126,17 +126,17 @@ def _about(trace: Trace, other: str | None, is_recorded: bool = False) -> str:
     )
 
 
-def _sentences(trace: Trace, found: list[BlockFindings], wrong: list[str]) -> str:
+def _sentences(trace: Trace, found: list[BlockStatistics], wrong: list[str]) -> str:
     bad = (f'<li class="bad">{_text(line)}</li>' for line in wrong)
     return "".join([*bad, *(f"<li>{_text(line)}</li>" for line in sentences(trace, found))])
 
 
-def _overview(found: list[BlockFindings]) -> str:
+def _overview(found: list[BlockStatistics]) -> str:
     kept = {head: cell for head, cell in COLUMNS.items() if any(map(cell, found))}
     return _table(list(kept), [[cell(block) for cell in kept.values()] for block in found])
 
 
-def _panel(trace: Trace, block: BlockFindings, i: int, experts: list[int]) -> str:
+def _panel(trace: Trace, block: BlockStatistics, i: int, experts: list[int]) -> str:
     picks = _button(f"expert{i}", f"b{i}all", "all experts", True, "all")
     picks += "".join(_button(f"expert{i}", f"b{i}e{e}", str(e), False, str(e), f"e e{e}") for e in experts)
     first = "A token is coloured by its expert" + (
@@ -184,7 +184,7 @@ def _character(c: str) -> str:
     return chr(0x2400 + ord(c)) if c < " " else f"&lt;{ord(c):02X}&gt;"
 
 
-def _told(block: BlockFindings) -> str:
+def _told(block: BlockStatistics) -> str:
     rows = []
     for name, told in block.information.items():
         few = " (too few tokens to judge)" if block.most and share(told, block.most) is None else ""
@@ -193,7 +193,7 @@ def _told(block: BlockFindings) -> str:
     return _table(["", "", ""], rows, "told")
 
 
-def _experts(block: BlockFindings, experts: list[int]) -> str:
+def _experts(block: BlockStatistics, experts: list[int]) -> str:
     scale, matched = max(2.0, *block.load), block.matched
     rows = []
     for e in experts:
@@ -213,18 +213,18 @@ def _words(words: list[Word]) -> str:
     return f'<span class="words">{" ".join(items)}</span>'
 
 
-def _unchosen(block: BlockFindings) -> str:
+def _unchosen(block: BlockStatistics) -> str:
     idle = [e for e, load in enumerate(block.load) if not load]
     return f"No token chooses {plural(len(idle), 'expert')}: {in_short(idle, 8)}." if idle else ""
 
 
-def _shown_experts(found: list[BlockFindings]) -> list[list[int]]:
+def _shown_experts(found: list[BlockStatistics]) -> list[list[int]]:
     """Return the experts on the page for each block: all, or the busiest."""
     orders = [sorted(range(len(block.load)), key=lambda e, load=block.load: (-load[e], e)) for block in found]
     return [sorted(order[:LISTED]) for order in orders]
 
 
-def rules(trace: Trace, found: list[BlockFindings]) -> str:
+def rules(trace: Trace, found: list[BlockStatistics]) -> str:
     """Return the style rules of blocks and experts: colours, and the effect of the radio buttons."""
     experts = _shown_experts(found)
     used = sorted({int(e) for e in trace.expert[:, :SHOWN].ravel() if e >= 0} | {e for of in experts for e in of})
@@ -263,7 +263,7 @@ def _table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
     return f'<div class="wide"><table class="{kind}">{head}{lines}</table></div>\n'
 
 
-def _terms(found: list[BlockFindings]) -> str:
+def _terms(found: list[BlockStatistics]) -> str:
     shown = (term for term in TERMS if term[0] not in COLUMNS or any(map(COLUMNS[term[0]], found)))
     lines = "".join(f"<li><b>{name}</b>: {meaning}</li>" for name, meaning in shown)
     return f"<h2>Terms</h2>\n<ul>{lines}</ul>\n"

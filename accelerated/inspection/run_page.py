@@ -18,7 +18,6 @@ from ..findings.sweeps.comparisons import load_of
 from ..findings.sweeps.folder import SweepRun
 from ..findings.sweeps.run_pairs import setting
 from ..report.figures.training import curves_figure, run_figure
-from ..report.opening import corpus
 from ..report.page import STYLE as REPORT_STYLE
 from ..report.page import document, scrolling
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
@@ -29,9 +28,10 @@ from ..training.runs.record import read_record
 from ..training.runs.result_rows import run_columns
 from ..training.runs.run_folder import read_config, read_own_log, read_results
 from ..training.window_losses import few_documents
-from .findings import findings
+from ..wording import corpus_name
 from .own_run import trace_folder
 from .page import STYLE, microscope, rules
+from .statistics import block_statistics
 
 SAMPLE = 16_384
 """Number of validation tokens for the statistics of experts, as in `routelaws inspect`."""
@@ -124,7 +124,7 @@ def about(run: SweepRun) -> str:
     model, row, counted = run.config.model, run.row, run.config.accounting()
     routed = f"router {model.router}, {model.experts} experts, k = {model.k}" if model.num_routed else "dense"
     error = "" if math.isnan(run.standard_error) else f" ± {run.standard_error:.4f} (standard error over documents)"
-    text = corpus(run.config.corpus).replace("`", "")
+    text = corpus_name(run.config.corpus).replace("`", "")
     return (
         f"Validation loss {run.loss:.4f}{error} nats per token after {int(row['step']):,} of {run.config.steps:,} "
         f"steps. The model ({routed}) has {count(counted.dense_parameters)} dense and "
@@ -201,7 +201,7 @@ def _experts(folder: Path, config: TrainConfig, tell) -> tuple[str, str]:
         trace = trace_folder(folder, tokens=SAMPLE, tell=tell)
     except InputError as error:
         return f"{head}<p>The experts cannot be shown: {html.escape(str(error))}.</p>\n", ""
-    found = findings(trace)
+    found = block_statistics(trace)
     return head + microscope(trace, found), rules(trace, found)
 
 

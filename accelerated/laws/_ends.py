@@ -46,7 +46,7 @@ RIGHT = math.pi / 2
 CONSTANT, CURVE, START = range(3)  # what the factor of the routed part is: ln 10, psi, or ln(Ê/E_start)
 
 
-class Asked(NamedTuple):
+class LinearQuantities(NamedTuple):
     """Quantities h·β, or ratios (h·β)/(divisor·β). h is `fixed` and, times a factor, `routed`. Fields are [lanes]."""
 
     fixed: np.ndarray  # [2, lanes]
@@ -64,13 +64,13 @@ class End(NamedTuple):
     """Ends of quantities at shapes."""
 
     best: np.ndarray
-    end: np.ndarray  # times `Asked.sign`
+    end: np.ndarray  # times `LinearQuantities.sign`
     along: np.ndarray  # [4, ...] Δ^-T h; of a ratio, h is y cos - x sin of the angle of the end, by its derivative
     length: np.ndarray  # of `along`, with the noise
     share: np.ndarray  # how much the end changes if the routed part of h does
 
 
-def asked_of(quantities, centre: float) -> Asked:
+def asked_of(quantities, centre: float) -> LinearQuantities:
     """Return both sides of quantities, the low ends first. `centre` is the mean log10 N."""
     records = []
     for name, N, E, effective in quantities:
@@ -86,7 +86,7 @@ def asked_of(quantities, centre: float) -> Asked:
         ))  # fmt: skip
     columns = np.tile(np.array(records, dtype=np.float64).T, 2)
     sign = np.repeat([1.0, -1.0], len(records))
-    return Asked(columns[:2], columns[2:4], *columns[4:8], columns[8:12], columns[12] > 0, sign)
+    return LinearQuantities(columns[:2], columns[2:4], *columns[4:8], columns[8:12], columns[12] > 0, sign)
 
 
 def interval_ends(found: Searched, quantities, centre: float, limit: float, piece: int) -> np.ndarray:
@@ -100,7 +100,7 @@ def interval_ends(found: Searched, quantities, centre: float, limit: float, piec
         piece: of the optimum.
     """
     table, asked = found.rows, asked_of(quantities, centre)
-    wide = Asked(*(field[..., None] for field in asked))
+    wide = LinearQuantities(*(field[..., None] for field in asked))
     at_linear = _linear_ends(table, wide, limit)
     best, ends = _ends_of(table, wide, limit, found.shapes[..., 0].T)
     best = at_linear[0][:, 0] if piece == LINEAR else best[:, piece]
@@ -114,7 +114,7 @@ def interval_ends(found: Searched, quantities, centre: float, limit: float, piec
     return np.stack([best[: low.size], low, -high], axis=1)
 
 
-def _ends_of(table: Reduced, wide: Asked, limit: float, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ends_of(table: Reduced, wide: LinearQuantities, limit: float, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return best values and signed ends of all quantities at shapes [2, shapes], [sides, shapes] each.
 
     An end is infinite where the shape is not allowed.
@@ -132,7 +132,7 @@ def _allowed(table: Reduced, solved: Solved, limit: float, places: np.ndarray) -
     return bent & (solved.total <= limit)
 
 
-def _starts(found: Searched, wide: Asked, limit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _starts(found: Searched, wide: LinearQuantities, limit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the starts of the searches: side, shape [2, starts], and which coordinates vary [2, starts]."""
     table, shapes = found.rows, found.shapes[..., 0]
     at = grid(table.extra, SCAN)
@@ -151,7 +151,7 @@ def _starts(found: Searched, wide: Asked, limit: float) -> tuple[np.ndarray, np.
     return tuple(np.concatenate(each, axis=-1) for each in zip(*starts, strict=True))
 
 
-def _linear_ends(table: Reduced, wide: Asked, limit: float) -> tuple[np.ndarray, np.ndarray]:
+def _linear_ends(table: Reduced, wide: LinearQuantities, limit: float) -> tuple[np.ndarray, np.ndarray]:
     """Return best values and signed ends in the linear limit, as `_ends_of`: [sides, 1] each.
 
     There slopes, and the coefficients a and d, have a factor of infinity, so only their signs remain.
@@ -173,11 +173,11 @@ def _linear_ends(table: Reduced, wide: Asked, limit: float) -> tuple[np.ndarray,
     return best, np.where(solved.total <= limit, ends, np.inf)
 
 
-def ends_at(solved: Solved, asked: Asked, factor: np.ndarray, room: np.ndarray) -> End:
+def ends_at(solved: Solved, asked: LinearQuantities, factor: np.ndarray, room: np.ndarray) -> End:
     """Return the ends at shapes.
 
     Args:
-        factor: of the routed part, see `Asked`.
+        factor: of the routed part, see `LinearQuantities`.
         room: how much the residual sum may rise.
     """
     along = _across(solved.triangle, [*asked.fixed, *(factor * asked.routed)])
@@ -205,7 +205,7 @@ def _times(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.einsum("k...,k...->...", first, second)
 
 
-def _ratio(solved: Solved, asked: Asked, upward: np.ndarray, room: np.ndarray):
+def _ratio(solved: Solved, asked: LinearQuantities, upward: np.ndarray, room: np.ndarray):
     """Return the ends of ratios y/x as angles, and the linear quantity that is 0 on the line of the end.
 
     The allowed pairs (x, y) form an ellipse. A ratio is allowed if the line through the origin with this slope meets
@@ -240,7 +240,7 @@ def _ratio(solved: Solved, asked: Asked, upward: np.ndarray, room: np.ndarray):
     return best, end, share * x, share * (x * upward - y * forward)
 
 
-def _factor(asked: Asked, log_alpha: np.ndarray, logit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _factor(asked: LinearQuantities, log_alpha: np.ndarray, logit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the factors of the routed parts and their derivatives by both coordinates of the shape."""
     psi, by = curve(asked.extra, log_alpha, logit)
     curved, start = asked.factor == CURVE, asked.factor == START
@@ -248,7 +248,7 @@ def _factor(asked: Asked, log_alpha: np.ndarray, logit: np.ndarray) -> tuple[np.
     return factor, np.where(curved, by, np.where(start, np.array([1.0, 0.0]).reshape(2, *[1] * psi.ndim), 0.0))
 
 
-def _signed_ends(table: Reduced, asked: Asked, limit: float) -> Callable:
+def _signed_ends(table: Reduced, asked: LinearQuantities, limit: float) -> Callable:
     """Return the function that `descend` needs to minimise `End.end`. A lane is a quantity and side."""
     rows = picked(table, np.zeros((1, 1), dtype=np.int64))
 
@@ -276,5 +276,5 @@ def _signed_ends(table: Reduced, asked: Asked, limit: float) -> Callable:
     return slopes
 
 
-def _lanes(asked: Asked, lanes) -> Asked:
-    return Asked(*(each[..., lanes] for each in asked))
+def _lanes(asked: LinearQuantities, lanes) -> LinearQuantities:
+    return LinearQuantities(*(each[..., lanes] for each in asked))

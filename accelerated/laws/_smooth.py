@@ -41,7 +41,7 @@ def _problem(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) 
     return fast and _descent.problem_of(form, fast, columns, loss, huber)
 
 
-class Searched:
+class TableSearch:
     """The search of a table from the default starts of its law."""
 
     def __init__(self, form: Form, columns: tuple, loss: np.ndarray, huber: float | None):
@@ -76,16 +76,16 @@ class Searched:
         return np.array(lows)
 
 
-_KEPT: deque[tuple[tuple, Searched]] = deque(maxlen=8)
+_KEPT: deque[tuple[tuple, TableSearch]] = deque(maxlen=8)
 
 
-def searched(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> Searched:
+def searched(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> TableSearch:
     """Return the search of a table. The last few are kept: a command asks for a fit and several of its intervals."""
     key = form.kind, form.law, huber, *(np.asarray(column).tobytes() for column in (*columns, loss))
     for known, search in _KEPT:
         if known == key:
             return search
-    _KEPT.append((key, Searched(form, columns, loss, huber)))
+    _KEPT.append((key, TableSearch(form, columns, loss, huber)))
     return _KEPT[-1][1]
 
 
@@ -123,7 +123,7 @@ def fit_each(fit: Callable, columns: Sequence[np.ndarray], loss: np.ndarray, wei
     return [next(found) if each else None for each in known]
 
 
-def _fit_lanes(search: Searched, losses: np.ndarray, weights: np.ndarray) -> list:
+def _fit_lanes(search: TableSearch, losses: np.ndarray, weights: np.ndarray) -> list:
     """Return the coefficients of the best fit of each table; the arguments are [tables, n]."""
     problem, lows = search.problem, search.lows
     tables = problem._replace(log_loss=np.log(losses), weight=weights)

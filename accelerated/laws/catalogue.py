@@ -1,19 +1,17 @@
 """Every law as one record, so that code can loop over laws.
 
 Shared with `routelaws.reference.laws.catalogue`. The records here call accelerated functions, and `register` adds to
-a separate list. `SHORT_CUTS` lists the laws whose held-out errors need no separate fit for each fold.
+a separate list.
 """
 
 import inspect
 import types
-from collections.abc import Callable
 from functools import partial
 
 from routelaws.reference.laws import catalogue as reference
 from routelaws.reference.laws.catalogue import Law
 
 from .. import laws
-from . import _left_out
 from ._searches import share
 
 
@@ -29,14 +27,6 @@ def _fast(value):
 
 LAWS: dict[str, Law] = {name: Law(*map(_fast, law)) for name, law in reference.LAWS.items()}
 """The laws by name: first the laws of Clark et al. from simple to general, then later laws, then laws of accuracy."""
-
-SHORT_CUTS: dict[str, Callable] = {
-    "dense": _left_out.by_hat_matrix, "per-size": _left_out.by_lines, "separable": _left_out.by_hat_matrix,
-    "bilinear": partial(_left_out.by_hat_matrix, interaction=True), "routed-bounded": _left_out.by_weights,
-    "routed-utilisation": _left_out.by_utilisation,
-}  # fmt: skip
-"""Short cuts of `held_out.py` for the records of `LAWS` themselves: (refit, columns, loss, folds) -> errors of rows
-left out, without a fit for each fold. A law without a short cut is fitted fold by fold."""
 
 
 def searched_together(law: Law) -> bool:

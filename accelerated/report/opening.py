@@ -1,16 +1,13 @@
 """The first page of a report: the runs, the cautions, the answer, and the figure of the losses."""
 
-from pathlib import Path
-
 from routelaws.reference.diagnostics import SAME
 
-from ..errors import in_line
 from ..findings import slopes
 from ..findings.finding import Report, bullets, capital, distinct, loss_name, names, reach, router_name, who
 from ..findings.gather import FINDINGS
 from ..results.blocks import Block, Heading, duration, figure, range_of
 from ..tables.schema import DENSE
-from ..wording import once, plural
+from ..wording import corpus_name, once, plural
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 
@@ -58,7 +55,7 @@ def _trained(report: Report) -> list[Block]:
     models = f"{plural(len(runs), 'language model')} of {plural(len(sizes), 'size')}"
     tokens, vocabularies = reach(runs["tokens"]), (f"{size:,}" for size in distinct(runs["vocabulary"]))
     text = (
-        f"{capital('; '.join(map(corpus, runs['corpus'].unique())))}, {range_of(tokens)} training tokens per "
+        f"{capital('; '.join(map(corpus_name, runs['corpus'].unique())))}, {range_of(tokens)} training tokens per "
         f"run, in a vocabulary of {_either(vocabularies)} pieces. Losses are measured on text "
         "held out from training, in nats per token: lower is better."
     )
@@ -160,12 +157,6 @@ def loss_figure(report: Report) -> list[Block]:
     dashes = " At a point with several seeds, each seed has a dash." if report.sweep and report.sweep["spreads"] else ""
     caption = f"Points are trained models, dark grey the dense ones (E = 1); {lines}{dashes}"
     return report.figure("loss", "Loss against the number of experts", caption)
-
-
-def corpus(paths: tuple[str, ...]) -> str:
-    if not paths:
-        return "the source code of the Python standard library"
-    return ", ".join(f"`{in_line(Path(path).name or path)}`" for path in paths)
 
 
 def _either(values) -> str:

@@ -33,9 +33,9 @@ from ..tables.schema import (
     DENSE,
     NAME_COLUMNS,
     TABLE_COLUMNS,
+    bounds_of,
     called,
     column_or_nan,
-    range_of,
     run_names,
     to_numbers,
 )
@@ -112,7 +112,7 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
         routed = [name for name in (*ROUTED, *["num_experts"] * budget) if name not in known]
         entries += [_values(frame[frame["router_type"] != DENSE], name) for name in routed]
     known_here = (*TABLE_COLUMNS, *NAME_COLUMNS, *known)
-    unknown = [name for name in frame.columns if name not in known_here and not range_of(name)]
+    unknown = [name for name in frame.columns if name not in known_here and not bounds_of(name)]
     return [entry for entry in [*entries, *(_names(frame, name) for name in unknown)] if entry is not None]
 
 

@@ -10,10 +10,6 @@ from .schema import Problems, to_numbers
 from .units import SIZES, UNITS_OF
 
 
-def _possible(name: str) -> tuple[float, float]:
-    return (1.0, SIZES[name].most) if name in SIZES else (1e-12, 1e9)
-
-
 class CheckedColumns:
     """The cells of a table, and their problems.
 
@@ -47,7 +43,7 @@ class CheckedColumns:
         missing = np.isnan(values) & ~wrong
         bad = wrong | (~missing & ~((values >= least) & (values > above) & (values <= most) & np.isfinite(values)))
         bad = bad | (missing & (not blank))
-        low, high = _possible(name)
+        low, high = (1.0, SIZES[name].most) if name in SIZES else (1e-12, 1e9)
         slip = ~bad & (above == 0) & ((values < low) | (values > high))
         bad, slip = (bad, slip) if where is None else (bad & where, slip & where)
         limits = [f"above {above:g}"] * (above > -np.inf) + [f"at least {least:g}"] * (least > -np.inf)

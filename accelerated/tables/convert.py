@@ -39,7 +39,7 @@ from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_losses
 from .identity import BY_ROW
 from .log import ROW, RUN, STEP
-from .schema import BLANK, NAN, TABLE_COLUMNS, name_column, range_of, to_numbers
+from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
 from .units import SIZES, UNITS_OF
@@ -283,7 +283,7 @@ def _doubtful(cells: dict[str, list[str]], unnamed: bool) -> list[str]:
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
-    safe = {name: column if range_of(name) else harmless(column) for name, column in cells.items()}
+    safe = {name: column if bounds_of(name) else harmless(column) for name, column in cells.items()}
     counts = {name: sum(map(operator.ne, column, safe[name])) for name, column in cells.items()}
     remarks = [
         f"{name}: {plural(count, 'cell')} would run as a formula in a spreadsheet, so they now begin with an apostrophe"

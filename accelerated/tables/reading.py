@@ -51,7 +51,7 @@ class Text(NamedTuple):
     rows: str  # whole lines, ended by \n
 
 
-class Cells(NamedTuple):
+class ParsedRows(NamedTuple):
     """Some rows of a table as cells, without malformed rows."""
 
     rows: list[int]  # number of each row
@@ -85,7 +85,7 @@ def read_text(path) -> Text:
         return Text(path, _names(path, header), rows)
 
 
-def read_cells(path) -> Cells:
+def read_cells(path) -> ParsedRows:
     """Return every cell of a table as text. Missing fields of JSON lines are "".
 
     Raises:
@@ -101,10 +101,10 @@ def read_cells(path) -> Cells:
     if not names:
         raise InputError(f"{path}: every row is empty; needed: JSON objects with a name for each value")
     columns = {name: [c for p in parts for c in p.columns.get(name, [""] * len(p.rows))] for name in names}
-    return Cells(rows, columns)
+    return ParsedRows(rows, columns)
 
 
-def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
+def take_apart(text: Text, problems: Problems) -> Iterator[ParsedRows]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1. Skip blank lines.
 
     A row is a problem if it has too many or too few cells, repeats the header, or is not a JSON object. Such rows are
@@ -114,7 +114,7 @@ def take_apart(text: Text, problems: Problems) -> Iterator[Cells]:
     while chunk := list(itertools.islice(rows, CHUNK)):
         names = text.names or dict.fromkeys(name for _, cells in chunk for name in cells)
         columns = {name: [cells.get(name, "") for _, cells in chunk] for name in names}
-        yield Cells([row for row, _ in chunk], columns)
+        yield ParsedRows([row for row, _ in chunk], columns)
 
 
 @contextlib.contextmanager

@@ -223,7 +223,7 @@ def released_runs(rows: str | None = None) -> Path:
     return _LAST if rows is None or "step" not in names_in(rows) else released_table()
 
 
-def last_evaluations(table: Path) -> bytes:
+def last_evaluations_csv(table: Path) -> bytes:
     """Return the content of `released_runs`, from the whole table: for each run the row with the largest step."""
     with gzip.open(table, "rt", newline="") as lines:
         reader = csv.DictReader(lines)
@@ -307,4 +307,4 @@ def _download(path: Path, table: Released) -> None:
 
 
 if __name__ == "__main__":  # python -m routelaws.accelerated.tables.released writes the file of `released_runs`
-    write_atomically(_LAST, last_evaluations(released_table()))
+    write_atomically(_LAST, last_evaluations_csv(released_table()))

@@ -100,7 +100,7 @@ def limited(limits: dict[str, float]) -> Iterator[None]:
         _CHANGED.update(before)
 
 
-class Range(NamedTuple):
+class Bounds(NamedTuple):
     """The allowed numbers of a column."""
 
     needed: str  # as text
@@ -112,17 +112,17 @@ class Range(NamedTuple):
     limit: float = math.inf  # larger numbers are probably errors; see `limit_of`
 
 
-def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Range:
-    return Range(needed, 1, whole=whole, limit=limit)
+def _count(limit: float, needed: str = "1 or more", whole: bool = True) -> Bounds:
+    return Bounds(needed, 1, whole=whole, limit=limit)
 
 
-_LABEL = Range("a whole number from 0 to 2^53", 0, high=_WHOLE_LIMIT, whole=True)
-_LOSS = Range("a loss above 1e-12", 1e-12, above=True, limit=1e9)
-_SHARE = Range("a share from 0 to 1", 0, high=1)
+_LABEL = Bounds("a whole number from 0 to 2^53", 0, high=_WHOLE_LIMIT, whole=True)
+_LOSS = Bounds("a loss above 1e-12", 1e-12, above=True, limit=1e9)
+_SHARE = Bounds("a share from 0 to 1", 0, high=1)
 
 
-def _from_0(limit: float) -> Range:
-    return Range("0 or more", 0, limit=limit)
+def _from_0(limit: float) -> Bounds:
+    return Bounds("0 or more", 0, limit=limit)
 
 
 RANGES = {
@@ -132,25 +132,25 @@ RANGES = {
     "num_experts": _count(2**20, "1 (dense) or more"),
     "k": _count(2**20, whole=False),  # a fraction if G narrow experts count as one
     **dict.fromkeys(("narrow_experts", "narrow_k"), _count(2**20)),
-    "counted_embeddings": Range("0, 1 or 2", 0, high=2, whole=True),
+    "counted_embeddings": Bounds("0, 1 or 2", 0, high=2, whole=True),
     **dict.fromkeys(("d_model", "num_blocks", "num_heads", "kqv_size"), _count(2**24)),
     "flop_increase": _count(2**20, whole=False),
-    "seed": Range("a whole number from -2^64 to 2^64", -(2.0**64), high=2.0**64, whole=True),
+    "seed": Bounds("a whole number from -2^64 to 2^64", -(2.0**64), high=2.0**64, whole=True),
     "routing_frequency": _SHARE,
     **dict.fromkeys(("total_parameter_count", "dense_parameter_count"), _count(MOST_PARAMETERS, whole=False)),
     "flops_per_step": _count(MOST_FLOPS, whole=False),
-    "granularity": Range("a number above 1e-6", 1e-6, above=True, limit=2**20),
-    "capacity_factor": Range("a number above 0", 0, above=True, infinite=True),  # infinite if no token is dropped
+    "granularity": Bounds("a number above 1e-6", 1e-6, above=True, limit=2**20),
+    "capacity_factor": Bounds("a number above 0", 0, above=True, infinite=True),  # infinite if no token is dropped
     **dict.fromkeys(("tokens", "initial_tokens"), _from_0(MOST_TOKENS)),
     **dict.fromkeys(("sequence_length", "batch_size", "vocab_size"), _count(2**31)),
     "learning_rate": _from_0(1e6),
     "dropped_fraction": _SHARE,
-    "max_load": Range("1 or more", 1 - 1e-6, limit=1e9),  # load of the busiest expert, in fair shares; a float32 mean
+    "max_load": Bounds("1 or more", 1 - 1e-6, limit=1e9),  # load of the busiest expert, in fair shares; a float32 mean
     "idle_experts": _SHARE,
     "real_experts": _from_0(2**20),  # mean number of experts with an FFN per token
     **dict.fromkeys(("router_agreement", "router_entropy"), _SHARE),
-    "router_information": Range("a number of bits", -20, high=20),  # may be negative, because a baseline is subtracted
-    "expert_exchange": Range("a ratio above 0", 0, above=True, limit=1e9),
+    "router_information": Bounds("a number of bits", -20, high=20),  # may be negative, because a baseline is subtracted
+    "expert_exchange": Bounds("a ratio above 0", 0, above=True, limit=1e9),
     **dict.fromkeys(("evaluation_tokens", "evaluation_documents"), _count(MOST_TOKENS)),
     "standard_error": _from_0(1e9),  # error of loss_validation over documents, nats per token
     "wall_seconds": _from_0(1e12),
@@ -161,7 +161,7 @@ RANGES = {
 """The range of every numeric column; any other `loss_...` column has the range of a loss."""
 
 
-def range_of(name: str) -> Range | None:
+def bounds_of(name: str) -> Bounds | None:
     """Return the range of a column, None if its cells are text."""
     return RANGES.get(name, _LOSS if name.startswith("loss_") else None)
 
@@ -173,7 +173,7 @@ def with_numbers(frame):
     float64 cannot distinguish such numbers.
     """
     known, columns = (*TABLE_COLUMNS, *NAME_COLUMNS), {}
-    for name in (name for name in frame.columns if name not in known and not range_of(name)):
+    for name in (name for name in frame.columns if name not in known and not bounds_of(name)):
         texts = [str(text) for text in frame[name].unique()]
         if to_numbers(texts[:100])[1].any():
             continue
@@ -279,7 +279,7 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
     Args:
         values: [n] float64, NaN for blank.
     """
-    allowed = range_of(name)
+    allowed = bounds_of(name)
     checks = []
     if name in NEEDED_COLUMNS:
         checks.append((np.isnan(values), "a value (it is blank)"))

@@ -18,7 +18,7 @@ from ..errors import InputError, printable
 from ..wording import LONGEST_NAME, in_short
 from .agreement import compare
 from .cells import printable_cells
-from .reading import Cells, Text, read_text, take_apart
+from .reading import ParsedRows, Text, read_text, take_apart
 from .released import is_released
 from .schema import (
     BLANK,
@@ -27,9 +27,9 @@ from .schema import (
     NEEDED_COLUMNS,
     TEXT_COLUMNS,
     Problems,
+    bounds_of,
     check_runs,
     outside,
-    range_of,
     to_numbers,
     with_numbers,
 )
@@ -132,7 +132,7 @@ def _plain_part(text: Text) -> _Part | None:
         return None
     import pandas
 
-    numbers = [name for name in text.names if range_of(name)]
+    numbers = [name for name in text.names if bounds_of(name)]
     try:
         columns = dict(_parsed(data, text.names, numbers))
     except ValueError:
@@ -176,7 +176,7 @@ def _even(data: np.ndarray, width: int) -> bool:
     return bool((commas[:, -1] < ends).all() and (commas[1:, 0] > ends[:-1]).all())
 
 
-def _careful_part(cells: Cells, problems: Problems) -> _Part:
+def _careful_part(cells: ParsedRows, problems: Problems) -> _Part:
     import pandas
 
     rows, columns = np.array(cells.rows, dtype=np.int64), {}
@@ -184,7 +184,7 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
     absent = {name: [""] * len(rows) for name in NEEDED_COLUMNS if name not in cells.columns}  # absent here
     for name, texts in (cells.columns | absent).items():
         raw = texts
-        if range_of(name):
+        if bounds_of(name):
             columns[name], wrong = to_numbers(texts, UNITS_OF.get(name))
             checks = [(mask & ~wrong, needed) for mask, needed in outside(name, columns[name])]
             checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}"))
@@ -199,7 +199,7 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
             problems.add_each(mask, rows, name, raw.__getitem__, needed)
             good &= ~mask
     columns = {name: values[good] for name, values in columns.items()}
-    columns |= {name: pandas.Series(cells, dtype=str).array for name, cells in columns.items() if not range_of(name)}
+    columns |= {name: pandas.Series(cells, dtype=str).array for name, cells in columns.items() if not bounds_of(name)}
     return _Part(rows[good], _with_whole(columns))
 
 
@@ -214,7 +214,7 @@ def _joined(parts: list[_Part]):
     if len(frames) == 1:
         return frames[0]
     joined = pandas.concat(frames, ignore_index=True)
-    return joined.fillna({name: "" for name in joined if not range_of(name)})
+    return joined.fillna({name: "" for name in joined if not bounds_of(name)})
 
 
 def _repeats(rows: np.ndarray) -> str:
@@ -312,7 +312,7 @@ def _numbered_anew(paths: Sequence, frames: list):
         first += len(runs)
     joined = pandas.concat(frames, ignore_index=True)
     for name in joined.columns:
-        if not range_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
+        if not bounds_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
             joined[name] = joined[name].fillna("").astype(str)
     joined = with_numbers(joined)
     joined.attrs |= {"remarks": remarks, "diverged": diverged}

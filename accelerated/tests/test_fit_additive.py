@@ -58,13 +58,14 @@ def test_each_column_of_a_law_follows_from_its_row():
 
 
 def test_a_law_of_one_number_of_experts_takes_the_commonest_of_them():
-    """Dense runs and runs with other E have other coefficients. A condition on num_experts overrides the rule."""
-    rows = {"router_type": ["Dense", *["Top-K"] * 5, "Hash"], "num_experts": [1, 8, 8, 8, 4, 4, 2]}
-    frame = pd.DataFrame(rows | {"hyper_id": range(7), "step": 1, "loss_validation": 3.0, "granularity": 1})
+    """Dense runs and runs with other E have other coefficients. A condition on num_experts overrides the rule. Of two
+    equally common E, the larger is taken."""
+    rows = {"router_type": ["Dense", *["Top-K"] * 5, "Hash", "Hash"], "num_experts": [1, 8, 8, 8, 4, 4, 16, 2]}
+    frame = pd.DataFrame(rows | {"hyper_id": range(8), "step": 1, "loss_validation": 3.0, "granularity": 1})
     axes = LAWS["fine-grained"].axes
     fine, other = sorted(select_rows(frame, axes=axes), key=lambda selection: -len(selection.frame))
     assert (fine.router, fine.frame["num_experts"].tolist()) == ("Top-K", [8, 8, 8])
-    assert (other.router, other.frame["num_experts"].tolist()) == ("Hash", [2])
+    assert (other.router, other.frame["num_experts"].tolist()) == ("Hash", [16])
     assert [each["reason"] for each in fine.left_out] == [
         "dense, but the law is for one number of experts", *["num_experts is not the most common of Top-K, 8"] * 2
     ]  # fmt: skip

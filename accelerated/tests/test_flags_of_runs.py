@@ -679,7 +679,7 @@ def test_a_recipe_gives_the_rate_of_runs_that_state_none(trained, text_file, tmp
     assert said == "2: routelaws: --recipe ours: every run has a learning rate; leave one of them out\n"
     (tmp_path / "grid.toml").write_text(GRID)
     words = ("sweep", tmp_path / "grid.toml", "--out", tmp_path / "sweep", "--corpus", text_file, "--index", "0")
-    assert "recipe tian: peak rate 0.0" in told(*words, "--recipe", "tian")
+    assert told(*words, "--recipe", "tian").count("recipe tian: peak rate 0.0") == 2, "the smallest and the largest run"
     plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     rates = {run["learning_rate"] for run in plan["runs"]}
     assert len(rates) == 4 and None not in rates, "one recipe, four sizes"

@@ -21,9 +21,9 @@ from routelaws.accelerated.commands import generate as generate_command
 from routelaws.accelerated.commands import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.sweeps.folder import SweepRun
-from routelaws.accelerated.inspection import findings as told
 from routelaws.accelerated.inspection import own_run, run_page
 from routelaws.accelerated.inspection import page as html_page
+from routelaws.accelerated.inspection import statistics as told
 from routelaws.accelerated.inspection.own_run import trace_batches, trace_folder, trace_run
 from routelaws.accelerated.inspection.page import page
 from routelaws.accelerated.inspection.replay import held_routing, replayed
@@ -79,20 +79,20 @@ def test_the_expert_of_a_hash_tells_all_about_the_token(run_of):
         and trace.logits is None
         and trace.dropped.tolist() == [0, 0]
     )
-    for block in told.findings(trace):
+    for block in (found := told.block_statistics(trace)):
         loads = np.bincount(trace.token % EXPERTS)
         assert block.information["token"].bits == pytest.approx(scipy.stats.entropy(loads, base=2), rel=1e-9)
         assert block.most == pytest.approx(block.information["token"].bits, rel=1e-9)
         assert block.agreement == 1 and block.faults == diagnostics.Faults([], [], False)
         for e, words in enumerate(block.words):
             assert len(words) == told.WORDS and all(word.taken == word.of for word in words), e
-    assert told.sentences(trace, told.findings(trace)) == ["Blocks 2 and 4: the token itself fully decides the expert."]
+    assert told.sentences(trace, found) == ["Blocks 2 and 4: the token itself fully decides the expert."]
 
 
 def test_a_hash_of_the_token_before_is_named(run_of):
     run = run_of(router="hash", hash="previous")
     trace = trace_run(run, ids_of(run, 2048), "hash")
-    (line,) = told.sentences(trace, told.findings(trace))
+    (line,) = told.sentences(trace, told.block_statistics(trace))
     assert line == "Blocks 2 and 4: the token before it fully decides the expert."
 
 
@@ -103,7 +103,7 @@ def test_a_collapsed_router_is_named(run_of):
 
     run = with_constant_input(run_of(router="top_k"), router)
     trace = trace_run(run, ids_of(run), "top_k")
-    found = told.findings(trace)
+    found = told.block_statistics(trace)
     assert all(block.faults.collapsed == [2] and block.load[2] == EXPERTS for block in found)
     said = told.fault_sentences(trace, found)
     assert said == ["Blocks 2 and 4: the router has collapsed: expert 2 takes (almost) every token."]
@@ -118,12 +118,12 @@ def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
 
     run = with_constant_input(run_of(router="top_k"), router)
     trace = trace_run(run, ids_of(run), "top_k")
-    found = told.findings(trace)
+    found = told.block_statistics(trace)
     assert [block.faults.dead for block in found] == [[], [3]] and found[1].load[3] == 0
     assert "Block 4: 1 expert is dead (chosen by no token): 3." in told.fault_sentences(trace, found)
     short = trace_run(run, ids_of(run, 49 * EXPERTS), "top_k")
-    assert "dead" not in str(told.fault_sentences(short, told.findings(short)))
-    [said] = [line for line in told.sentences(short, told.findings(short)) if "dead" in line]
+    assert "dead" not in str(told.fault_sentences(short, told.block_statistics(short)))
+    [said] = [line for line in told.sentences(short, told.block_statistics(short)) if "dead" in line]
     assert said.startswith("Block 4: the text is too short to tell if an expert without a token is dead")
 
 
@@ -145,7 +145,7 @@ def test_many_blocks_share_a_sentence(run_of):
     many["expert"][1:9][many["expert"][1:9] == 3] = 0
     many["expert"][10][many["expert"][10] == 2] = 0
     trace = trace._replace(block=np.arange(1, 13), **many)
-    found = told.findings(trace)
+    found = told.block_statistics(trace)
     dead = "some experts are dead; the column 'without a token' counts them"
     assert told.fault_sentences(trace, found) == [f"Blocks 2 to 9 and 11: {dead}."]
     said = told.sentences(trace, found)
@@ -157,7 +157,7 @@ def test_a_uniform_router_is_named(run_of):
     run = run_of(router="top_k")
     run.params["routed_ffn"]["router"] *= 1e-3
     trace = trace_run(run, ids_of(run), "top_k")
-    found = told.findings(trace)
+    found = told.block_statistics(trace)
     assert all(block.entropy > 0.999 for block in found)
     said = told.fault_sentences(trace, found)
     assert "Blocks 2 and 4: the router is uniform: all experts are about equally likely for every token." in said
@@ -166,7 +166,7 @@ def test_a_uniform_router_is_named(run_of):
 def test_a_random_policy_agrees_by_chance(run_of):
     run = run_of(router="reinforce", router_scale=1e-3)
     trace = trace_run(run, ids_of(run, 4096), "reinforce")
-    said = told.fault_sentences(trace, told.findings(trace))
+    said = told.fault_sentences(trace, told.block_statistics(trace))
     assert any("training and evaluation choose the same expert for" in line for line in said)
 
 
@@ -185,13 +185,13 @@ def test_a_trace_has_what_the_model_chose(run_of, name):
     if name == "expert_choice":
         chosen = (trace.expert[:, :64] >= 0).sum(axis=(1, 2))
         assert not trace.regular and (chosen == 64 * model.choices).all()
-        words = [word for of in told.findings(trace)[0].words for word in of]
+        words = [word for of in told.block_statistics(trace)[0].words for word in of]
         assert words and all(word.taken <= word.of == (trace.piece == word.piece).sum() for word in words)
         trace.expert[:, 5], trace.gate[:, 5] = -1, 0
-        assert 'title="no expert"' in page(trace, told.findings(trace))
+        assert 'title="no expert"' in page(trace, told.block_statistics(trace))
     if name == "mixture_of_tokens":
         assert trace.mixes and trace.trained is None and (0 < trace.gate).all() and (trace.gate <= 1).all()
-    assert html_is_whole(page(trace, told.findings(trace)))
+    assert html_is_whole(page(trace, told.block_statistics(trace)))
 
 
 @pytest.mark.parametrize(("layout", "blocks"), [("spread", [2, 4]), ("upper", [3, 4])])
@@ -205,7 +205,7 @@ def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
     assert trace.block.tolist() == blocks and np.allclose(chosen, trace.gate, atol=1e-5)
 
 
-CALM = told.BlockFindings(
+CALM = told.BlockStatistics(
     block=2, load=[1.5, 0.5, 1.25, 0.75], entropy=0.5, most=2.0, agreement=0.95, dropped=None, unchosen=0.0,
     information={name: diagnostics.Information(0.125, 0.0625, 0.0) for name in told.LABELS},
     faults=diagnostics.Faults([], [], False), words=[[]] * 4,
@@ -256,16 +256,16 @@ def test_a_page_has_its_approved_text(approved):
     regular = trace._replace(block=trace.block[:1], expert=first[None], gate=gate[:1], trained=first[None])
     steps = regular._replace(step=np.arange(8), trained=None)
     mixed = regular._replace(mixes=True, expert=first[None, :, :1], gate=gate[:1, :, :1], trained=None)
-    shown = re.sub("(</(?:tr|p|li|h3)>)", r"\1\n", html_page.microscope(trace, told.findings(trace), "<other>"))
+    shown = re.sub("(</(?:tr|p|li|h3)>)", r"\1\n", html_page.microscope(trace, told.block_statistics(trace), "<other>"))
     more = [html_page._about(each, None) for each in (regular, steps, mixed)]
-    approved("inspect-page.txt", "\n".join([shown, *more, html_page.rules(trace, told.findings(trace)), ""]))
+    approved("inspect-page.txt", "\n".join([shown, *more, html_page.rules(trace, told.block_statistics(trace)), ""]))
 
 
 def test_a_single_expert_has_no_entropy(run_of):
     run = run_of(router="top_k")
     trace = trace_run(run, ids_of(run, 64), "top_k")
     alone = trace._replace(experts=1, expert=0 * trace.expert, trained=None, logits=trace.logits[..., :1])
-    assert [block.entropy for block in told.findings(alone)] == [None, None]
+    assert [block.entropy for block in told.block_statistics(alone)] == [None, None]
 
 
 def test_a_page_of_many_experts_shows_the_busiest(monkeypatch):
@@ -297,7 +297,7 @@ class TestAgainst:
         run.params["routed_ffn"]["router"][:] = run.params["routed_ffn"]["router"][..., np.argsort(order)]
         run.params["routed_ffn"].update(diagnostics.exchange_experts(run.params, [np.argsort(order)] * 2)["routed_ffn"])
         other = trace_run(run, ids, "second")
-        found = told.findings(trace, other)
+        found = told.block_statistics(trace, other)
         assert all((block.matched.partner == order).all() for block in found)
         assert all(block.matched.agreement > 0.999 and 0.4 < block.matched.baseline < 0.7 for block in found)
         said = told.sentences(trace, found)
@@ -311,11 +311,11 @@ class TestAgainst:
         run = run_of(router="top_k")
         trace = trace_run(run, ids_of(run), "first")
         with pytest.raises(InputError, match="other has other tokens; use models with the same tokenizer"):
-            told.findings(trace, trace._replace(token=trace.token + 1, name="other"))
+            told.block_statistics(trace, trace._replace(token=trace.token + 1, name="other"))
         with pytest.raises(
             InputError, match="have 2 routed blocks of 4 experts and 2 routed blocks of 8 experts; comp"
         ):
-            told.findings(trace, trace._replace(experts=8))
+            told.block_statistics(trace, trace._replace(experts=8))
 
 
 def html_is_whole(text: str) -> bool:
@@ -328,7 +328,7 @@ def test_a_page_shows_any_text_as_text(run_of):
     run = run_of(router="hash")
     ids = np.array([1, *run.tokenizer.encode("a <b>&\n\t\0\u2028ü </style>")], np.int32)
     trace = trace_run(run, ids, "<i>")
-    shown = page(trace, told.findings(trace))
+    shown = page(trace, told.block_statistics(trace))
     assert html_is_whole(shown) and "&lt;" in shown and "&lt;i&gt;" in shown and "\0" not in shown
     assert "[end of text]" in shown and "too few tokens" in shown
     assert "ü" in shown and "\ufffd" not in shown, "the tokenizer has two tokens for ü"
@@ -351,7 +351,7 @@ def trace_of(tokens: list[bytes]) -> Trace:
 def test_a_page_and_a_file_have_the_characters_of_several_tokens(tmp_path, size):
     content = UNUSUAL.encode()
     trace = trace_of([content[i : i + size] for i in range(0, len(content), size)])
-    shown = page(trace, told.findings(trace))
+    shown = page(trace, told.block_statistics(trace))
     text = re.search('<div class="text">(.*?)</div>', shown, re.DOTALL)[1]
     assert html.unescape(re.sub("<[^>]*>", "", text)) == UNUSUAL
     assert text.count("<span") == len(trace.token)
@@ -364,7 +364,7 @@ def test_a_cut_through_a_character_shows_its_bytes():
     assert whole_characters(map(piece_of, [content[1:2], content[2:5], content[5:8]])) == ["<97>", "<A5>本", "<E8><AA>"]
     trace = trace_of([content[i : i + 1] for i in range(9)] * 60)
     assert "語" in [html_page._piece(text) for text in whole_characters(trace.piece)][6]
-    [found] = told.findings(trace)
+    [found] = told.block_statistics(trace)
     assert {word.piece for words in found.words for word in words} <= {f"<{byte:02X}>" for byte in content}
     assert json.loads(json.dumps(told.as_json(trace, [found])))
 

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason=REASON, exc_type=Impor
 tokenizers = pytest.importorskip("tokenizers", reason=REASON, exc_type=ImportError)
 
 from routelaws.accelerated.errors import InputError  # noqa: E402
-from routelaws.accelerated.inspection import findings as told  # noqa: E402
+from routelaws.accelerated.inspection import statistics as told  # noqa: E402
 from routelaws.accelerated.inspection import streamed, transformers_folder  # noqa: E402
 from routelaws.accelerated.inspection.page import page  # noqa: E402
 from routelaws.accelerated.inspection.transformers_folder import trace_transformers  # noqa: E402
@@ -146,7 +146,7 @@ class TestPlanted:
         model = model_of(name)
         plant(model, diagonal)
         trace = traced(model)
-        found = told.findings(trace)
+        found = told.block_statistics(trace)
         for j in range(trace.choices):
             assert (trace.expert[:, :, j] == (trace.token + j) % EXPERTS).all(), j
         loads = np.bincount(trace.expert[0].ravel(), minlength=EXPERTS)
@@ -185,7 +185,7 @@ def test_one_layer_is_in_memory_at_a_time(model_of, saved, monkeypatch):
 def test_file_page_and_pieces_are_those_of_a_run(model_of, traced, tmp_path):
     trace = traced(model_of("olmoe"))
     assert trace.trained is None and trace.dropped is None and trace.piece[0] == f" t{trace.token[0]}"
-    found = told.findings(trace)
+    found = told.block_statistics(trace)
     shown = page(trace, found)
     assert html_is_whole(shown) and "olmoe, 8 experts" in shown and "training agrees" not in shown
     assert "dropped" not in told.table(found).heads and json.dumps(told.as_json(trace, found))

@@ -17,8 +17,8 @@ from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Load
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
-from routelaws.accelerated.inspection.findings import LABELS, BlockFindings, Word
-from routelaws.accelerated.inspection.findings import table as findings_table
+from routelaws.accelerated.inspection.statistics import LABELS, BlockStatistics, Word
+from routelaws.accelerated.inspection.statistics import table as statistics_table
 from routelaws.accelerated.inspection.trace import Trace
 from routelaws.accelerated.report.engine import FULL, markdown
 from routelaws.accelerated.report.page import page
@@ -258,7 +258,7 @@ def test_a_fit_in_the_terminal_has_the_numbers_of_its_json(law, columns):
 def test_the_page_of_the_experts_has_the_numbers_of_the_findings():
     draw = np.random.default_rng(1)
     blocks = [
-        BlockFindings(
+        BlockStatistics(
             block=block, load=draw.uniform(0.3, 1.9, 3).tolist(), entropy=draw.random(), most=draw.uniform(2, 3),
             agreement=draw.random(), dropped=draw.random(), unchosen=draw.random(),
             information={name: diagnostics.Information(*draw.uniform(0.2, 1.5, 3)) for name in LABELS},
@@ -281,7 +281,7 @@ def test_the_page_of_the_experts_has_the_numbers_of_the_findings():
                     "common": int(block.matched.common[e])} for e in range(3)]  # fmt: skip
         check([(heads, rows)], records, {"^expert": "e", "^load": "load", "other": "partner common",
                                          "typical": "word.taken word.of"})  # fmt: skip
-    shown = findings_table(blocks)
+    shown = statistics_table(blocks)
     bits = {f"bits: {name}": f"information.{name}.bits information.{name}.baseline" for name in LABELS}
     check([(shown.heads, shown.rows)], blocks, both | bits | {"at most": "most"})
     assert [row[1] for row in shown.rows] == [f"{max(block.load):.1f}x" for block in blocks]

@@ -14,7 +14,7 @@ from routelaws.accelerated.tables.released import (
     TABLES,
     Released,
     data_folder,
-    last_evaluations,
+    last_evaluations_csv,
     released_runs,
     released_table,
 )
@@ -170,7 +170,7 @@ def test_a_condition_on_the_step_takes_the_whole_table(monkeypatch):
 @pytest.mark.released
 def test_the_runs_of_the_package_are_those_of_the_whole_table():
     path = released_file("curves.csv.gz")
-    assert released_runs().read_bytes() == last_evaluations(path)
+    assert released_runs().read_bytes() == last_evaluations_csv(path)
     for rows in ("clark", None):
         fits = [read(each).where(rows).fit().to_dict()["fits"] for each in (path, released_runs())]
         assert fits[0] == fits[1]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from routelaws.accelerated.inspection import findings
-from routelaws.accelerated.training import routing
+from routelaws.accelerated.inspection import statistics
+from routelaws.accelerated.training import router_report
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.routing import RouterReport
+from routelaws.accelerated.training.router_report import RouterReport
 from routelaws.reference import diagnostics
 
 from .small_runs import make_run
@@ -64,7 +64,7 @@ def test_the_best_matching_is_the_best_of_all_permutations(random):
         count = random.integers(0, 9, (size, size))
         sums = [sum(count[e, other] for e, other in enumerate(order)) for order in permutations(range(size))]
         assert count[np.arange(size), diagnostics.best_matching(count)].sum() == max(sums)
-        assert count[np.arange(size), findings.best_matching(count)].sum() == max(sums)
+        assert count[np.arange(size), statistics.best_matching(count)].sum() == max(sums)
 
 
 def test_experts_that_choose_their_tokens_match_too():
@@ -181,13 +181,13 @@ def test_a_report_is_of_the_choices_of_narrow_experts(monkeypatch):
     routings = np.array([[5, 6, 7, 8]]), evaluated, trained, policy
     sizes = []
     monkeypatch.setattr(
-        routing, "_compiled", lambda *_: lambda params, batches, table: sizes.append(len(batches)) or routings
+        router_report, "_compiled", lambda *_: lambda params, batches, table: sizes.append(len(batches)) or routings
     )
-    monkeypatch.setattr(routing, "information", lambda *_: diagnostics.Information(2.0, 0.5, 0.0))
-    monkeypatch.setattr(routing, "exchange_experts", lambda params, order: order)
-    found = routing.report_routing(config, {}, None, np.zeros((9, 16, 129)), lambda order: order.shape)
+    monkeypatch.setattr(router_report, "information", lambda *_: diagnostics.Information(2.0, 0.5, 0.0))
+    monkeypatch.setattr(router_report, "exchange_experts", lambda params, order: order)
+    found = router_report.report_routing(config, {}, None, np.zeros((9, 16, 129)), lambda order: order.shape)
     wide = dataclasses.replace(config, batch_size=256)
-    routing.report_routing(wide, {}, None, np.zeros((9, 256, 129)), lambda order: order.shape)
+    router_report.report_routing(wide, {}, None, np.zeros((9, 256, 129)), lambda order: order.shape)
     assert sizes == [8, 1] and found.information == [1.5, 1.5]
     assert (found.experts, found.chance, found.exchange) == (8, 2 / 8, (2, 8))
     assert found.agreement == [1.0, (1 + 0.5 + 0 + 1) / 4] and found.entropy == pytest.approx([np.log(8), 0])

@@ -272,7 +272,7 @@ def test_a_table_that_no_run_wrote_is_one_line(tmp_path, content):
 
 
 def test_a_number_of_the_log_that_is_not_finite_is_null(tmp_path):
-    log = run_folder.Log(tmp_path / "log.jsonl")
+    log = run_folder.LogWriter(tmp_path / "log.jsonl")
     log.write(loss=math.inf, gradient_norm=-math.inf, auxiliary=math.nan, step=3)
     log.close()
     line = json.loads((tmp_path / "log.jsonl").read_text())

@@ -31,14 +31,15 @@ from . import hosts, stopping
 from .configuration import TrainConfig
 from .diagnosis import failing_layer, what_is_wrong
 from .optimizer import check_memory
-from .routing import report_routing
+from .router_report import report_routing
 from .runs.checkpoints import Checkpoints, Restored
 from .runs.record import Record, digest, digest_of_table, read_record, record_in, write_record
 from .runs.result_rows import as_text, result_row, write_rows
 from .runs.run_folder import (
     WINDOWS,
     Kept,
-    Log,
+    LogWriter,
+    check_files,
     check_folder,
     check_untrained,
     claim_folder,
@@ -48,7 +49,7 @@ from .runs.run_folder import (
     read_results,
 )
 from .runs.trunk import Trunk, begin, check_growth, check_trunk
-from .runs.weights import check_files, check_lender, check_params, lent
+from .runs.weights import check_lender, check_params, lent
 from .step import (
     StepMetrics,
     TrainState,
@@ -118,7 +119,7 @@ class Run:
         self._check_origins(tokens.tokenizer)
         self._claim(folder, tokens.tokenizer)
         self.digests = digest(tokens.tokenizer.read_bytes()), digest_of_table(self.table)
-        self.log = Log(self.folder / "log.jsonl")
+        self.log = LogWriter(self.folder / "log.jsonl")
         self.rows: list[dict[str, str]] = []
         self.windows: list[str] = []  # digests, see `record`
         self.window_rows: dict[str, WindowRows] = {}
@@ -190,9 +191,9 @@ class Run:
         if begun:
             state = TrainState(**begun.state)
             self._go_on(begun, "resumes at" if restored else f"branches off {self.trunk.folder} at")
-        kept = self._kept(restored.extra, step) if restored else self._nothing_kept(step)
+        kept = self._kept(step, record_in(restored.extra, self.folder) if restored else None)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
-        self.log = Log(self.folder / "log.jsonl", kept.log)
+        self.log = LogWriter(self.folder / "log.jsonl", kept.log)
         write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
         write_record(self.folder, self._record())
         self.log.begin()  # last: a log may have more lines than the record
@@ -211,14 +212,13 @@ class Run:
     def _check_saved(self, step: int, extra: dict) -> None:
         check_files(self.folder, self.config, record_in(extra, self.folder), f"the checkpoint of step {step:,}")
 
-    def _nothing_kept(self, step: int) -> Kept:
+    def _kept(self, step: int, record: Record | None) -> Kept:
+        if record is not None:
+            return kept_files(self.folder, record, step, self.config.steps, self._tell)
         check_untrained(self.folder, self.config.steps, {stop for stop in self.checkpoint_steps if stop > step})
         if (self.folder / "log.jsonl").exists():
             self._tell(f"{self.folder}: the run stopped before its first checkpoint; it starts from step {step:,}")
         return Kept([], [], b"")
-
-    def _kept(self, extra: dict, step: int) -> Kept:
-        return kept_files(self.folder, record_in(extra, self.folder), step, self.config.steps, self._tell)
 
     def _record(self) -> Record:
         static = self.config.plain(), *self.digests, self.texts

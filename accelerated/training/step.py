@@ -14,7 +14,7 @@ import optax
 
 from routelaws.reference.configuration import ModelConfig
 
-from ..attention_kernels import AttentionShape, Choice, choose
+from ..attention_kernels import AttentionShape, KernelChoice, choose
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, token_losses
 from .configuration import TrainConfig
@@ -345,7 +345,7 @@ def drawn(config: TrainConfig, windows: jax.Array, number: jax.Array, given: Run
     return tokens, draw_noise(key, config.model, config.batch_size, config.sequence_length), hidden
 
 
-def attention_of(config: TrainConfig) -> Choice:
+def attention_of(config: TrainConfig) -> KernelChoice:
     """Return the attention implementation of this process for a run; on a mesh, always our own.
 
     Raises:

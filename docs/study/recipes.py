@@ -55,14 +55,10 @@ def recipe_rows(folder: Path) -> list[dict]:
         rows.append(
             {name: config.fields()[name] for name in SHOWN}
             | {"changed": " ".join(f"{name}={value}" for name, value in recipe.items())}
-            | {name: _rounded(last[name]) for name in MEASURED}
+            | {name: last[name] and f"{float(last[name]):.5g}" for name in MEASURED}
             | {"command": command(config)}
         )
     return rows
-
-
-def _rounded(cell: str) -> str:
-    return cell and f"{float(cell):.5g}"
 
 
 def main() -> None:

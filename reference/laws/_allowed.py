@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._projection import Rows, columns, expert_curve, minimise, shape
+from ._projection import Logs, columns, expert_curve, minimise, shape
 from .fitting import _FACES, RoutedFit
 
 PLACE = {
@@ -60,7 +60,7 @@ class Solved(NamedTuple):
     root: np.ndarray  # [4, 4], with root rootᵀ = (XᵀX)⁻¹, so hᵀ(XᵀX)⁻¹h = |rootᵀh|²
 
 
-def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, float, float]:
+def union(rows: Logs, quantity, fit: RoutedFit, limit: float) -> tuple[float, float, float]:
     """Return (best value, low end, high end) in the units of the quantity (step 5)."""
     _, value, low, high = at_shape(rows, quantity, limit, fit.curve.rise, fit.curve.bend)
 
@@ -88,7 +88,7 @@ def union(rows: Rows, quantity, fit: RoutedFit, limit: float) -> tuple[float, fl
     return float(value), float(low), float(high)
 
 
-def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tuple[float, float, float, float]:
+def at_shape(rows: Logs, quantity, limit: float, rise: float, bend: float) -> tuple[float, float, float, float]:
     """Return the residual sum of one shape, and the best value, the low end and the high end of its allowed values.
 
     Values are in the units of the quantity, or in log10 for the names in `_POWERS`. If the residual sum of the shape is
@@ -108,7 +108,7 @@ def at_shape(rows: Rows, quantity, limit: float, rise: float, bend: float) -> tu
     return solved.residual, *(float(end) for end in ends)
 
 
-def _solve(rows: Rows, limit: float, rise: float, bend: float) -> Solved:
+def _solve(rows: Logs, limit: float, rise: float, bend: float) -> Solved:
     """Return the least-squares problem of one shape, with columns X = Q · triangle."""
     unit, triangle = np.linalg.qr(columns(rows, rise, bend))
     mean = rows.log_loss.mean()  # subtracted here, added to the intercept at the end: fewer digits cancel
@@ -211,7 +211,7 @@ def ratio_ends(solved: Solved, y: tuple, x: tuple) -> tuple[float, float, float]
     return best, *_both_ends(solved, least, best)
 
 
-def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
+def _routed_ends(rows: Logs, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
     """Return the best value and both ends of prediction, observation, gain, slope, b or c (see the table of step 3)."""
     name, top = quantity.name, rows.extra_experts.max()
     n = (math.log10(quantity.N) if PLACE[name] else 0.0) - rows.log_size.mean()  # b is the slope at N = 1
@@ -224,7 +224,7 @@ def _routed_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float)
         return ends / _span(rows, rise, bend)
 
 
-def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
+def _dense_ends(rows: Logs, quantity, solved: Solved, rise: float, bend: float) -> np.ndarray:
     """Return the best value and both ends of a or d, with h = dense - K · routed (see the table of step 3)."""
     n = -rows.log_size.mean()  # N = 1
     dense, routed = np.array([[0, 1, 0, 0], [0, 0, 0, 1]] if quantity.name == "a" else [[1, n, 0, 0], [0, 0, 1, n]])
@@ -243,13 +243,13 @@ def _dense_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) 
     return np.array([value, np.fmin.reduce(ends), np.fmax.reduce(ends)])
 
 
-def _span(rows: Rows, rise: float, bend: float) -> np.float64:
+def _span(rows: Logs, rise: float, bend: float) -> np.float64:
     """Return the decades by which Ê grows from E = 1 to the largest E of the table."""
     top = rows.extra_experts.max()
     return np.log1p(rise * top / (1 + bend * top)) / math.log(10)
 
 
-def _worth_ends(rows: Rows, quantity, solved: Solved, rise: float, bend: float) -> tuple[float, float, float]:
+def _worth_ends(rows: Logs, quantity, solved: Solved, rise: float, bend: float) -> tuple[float, float, float]:
     """Return log10 of effective_parameters at one shape: the best value and both ends."""
     at = math.log10(quantity.N)
     psi = float(expert_curve(quantity.E - 1.0, rise, bend, rows.extra_experts.max()))

@@ -33,7 +33,7 @@ import math
 import numpy as np
 
 from ..errors import InputError
-from ._projection import Rows, columns
+from ._projection import Logs, columns
 
 ROUNDS = 200  # most Newton steps; typically 5 to 25 are taken
 LENGTHS = 0.5 ** np.arange(24)  # shares of a step to try
@@ -79,7 +79,7 @@ def error_variance(residual: np.ndarray, delta: float | np.ndarray, unknowns: in
     return float(np.sum(clipped(residual, delta) ** 2)) / (residual.size - unknowns) * widening**2, share
 
 
-def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np.ndarray]:
+def solve(rows: Logs, rise: float, bend: float, delta: float) -> tuple[float, np.ndarray]:
     """Minimise the sum of Huber terms at one shape.
 
     Args:
@@ -97,7 +97,7 @@ def solve(rows: Rows, rise: float, bend: float, delta: float) -> tuple[float, np
         Two sizes and two E give four groups of five rows. The law can fit each group separately. Only the first row is
         wrong, by 1. Least squares would move the prediction for its group by 1/5; this fit moves it by 0.1/4.
 
-        >>> rows = Rows(np.tile([7.0, 8.0], 10), np.repeat([0.0, 1.0], 10), np.array([1.0, *[0.0] * 19]))
+        >>> rows = Logs(np.tile([7.0, 8.0], 10), np.repeat([0.0, 1.0], 10), np.array([1.0, *[0.0] * 19]))
         >>> least, residual = solve(rows, 1.0, 0.0, 0.1)
         >>> residual[[0, 2]].round(6).tolist(), bool(abs(residual[1]) < 1e-9)  # the second row is of another group
         ([0.975, -0.025], True)

@@ -45,7 +45,7 @@ class Words(NamedTuple):
 ROUTED_WORDS = Words()
 
 
-class Rows(NamedTuple):
+class Logs(NamedTuple):
     """A checked table, in the units of the fit."""
 
     log_size: np.ndarray  # [n] log10 N
@@ -98,7 +98,7 @@ def independent(design: np.ndarray) -> bool:
 
 def check_rows(
     dense_parameters: np.ndarray, num_experts: np.ndarray, loss: np.ndarray, words: Words = ROUTED_WORDS
-) -> Rows:
+) -> Logs:
     """Return the table in logarithms. Raise ValueError as `fit_routed` does, with these words."""
     size = np.atleast_1d(check_range("dense_parameters", dense_parameters, above=0.0))
     experts = np.atleast_1d(check_range("num_experts", num_experts, least=1.0))
@@ -106,7 +106,7 @@ def check_rows(
     check_lengths(dense_parameters=size, num_experts=experts, loss=loss)
     need_rows(size.size, 6, "bounded")
     _check_told_apart(size, experts, words)
-    return Rows(np.log10(size), experts - 1.0, np.log10(loss))
+    return Logs(np.log10(size), experts - 1.0, np.log10(loss))
 
 
 def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> None:
@@ -168,7 +168,7 @@ def expert_curve(extra_experts: np.ndarray, rise: float, bend: float, top: float
     return np.log1p(rise * extra_experts / (1 + bend * extra_experts)) / math.log1p(rise * top / (1 + bend * top))
 
 
-def columns(rows: Rows, rise: float, bend: float) -> np.ndarray:
+def columns(rows: Logs, rise: float, bend: float) -> np.ndarray:
     """Return the factors of the four linear unknowns (`fitting.py`, step 2): 1, n, ψ and ψ·n, [rows, 4].
 
     n is log10 N minus its mean over the table. This prevents nearly collinear columns.
@@ -178,14 +178,14 @@ def columns(rows: Rows, rise: float, bend: float) -> np.ndarray:
     return np.stack([np.ones_like(offset), offset, psi, psi * offset], axis=1)
 
 
-def residual_sum(rows: Rows, rise: float, bend: float) -> float:
+def residual_sum(rows: Logs, rise: float, bend: float) -> float:
     """Return the smallest sum of squared residuals at one (rise, bend), log10 units squared.
 
     Example:
         The losses alternate from row to row, so the law cannot fit them.
 
         >>> size, experts = np.repeat([7.0, 8.0], 4), np.tile([0.0, 1.0, 2.0, 3.0], 2)
-        >>> rows = Rows(size, experts, np.tile([0.01, -0.01], 4))
+        >>> rows = Logs(size, experts, np.tile([0.01, -0.01], 4))
         >>> round(residual_sum(rows, 0.0, 0.0), 6)  # a straight line through four points takes a fifth of 8e-4
         0.00064
     """

@@ -41,7 +41,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from . import _huber
-from ._projection import RESOLUTION, Rows, check_range, check_rows, columns, expert_curve, minimise, residual_sum, shape
+from ._projection import RESOLUTION, Logs, check_range, check_rows, columns, expert_curve, minimise, residual_sum, shape
 from .routed import RoutedCoefficients
 
 Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]
@@ -192,7 +192,7 @@ def _fit_columns(dense_parameters, num_experts, loss, huber: float | None, *word
     return _describe(rows, status, *shape(t, w, rows.extra_experts.max()), huber)
 
 
-def _describe(rows: Rows, status: Status, rise: float, bend: float, huber: float | None) -> RoutedFit:
+def _describe(rows: Logs, status: Status, rise: float, bend: float, huber: float | None) -> RoutedFit:
     rise, bend, top = float(rise), float(bend), float(rows.extra_experts.max())
     centre = float(rows.log_size.mean())
     design, target = columns(rows, rise, bend), rows.log_loss
@@ -227,7 +227,7 @@ def _coefficients(curve: LossCurve, status: Status) -> RoutedCoefficients:
     return RoutedCoefficients(a, b, c, d, E_start, E_max)
 
 
-def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, error_variance: float) -> np.ndarray:
+def _covariance(rows: Logs, coefficients: RoutedCoefficients, status: Status, error_variance: float) -> np.ndarray:
     """Return the Gauss-Newton covariance of the six coefficients, `error_variance` times (JᵀJ)⁻¹.
 
     J comes from `_derivatives`. A coefficient on an edge (E_start = 1, E_max = ∞) is fixed: its row and column are 0.
@@ -249,7 +249,7 @@ def _covariance(rows: Rows, coefficients: RoutedCoefficients, status: Status, er
     return covariance
 
 
-def _derivatives(rows: Rows, coefficients: RoutedCoefficients) -> np.ndarray:
+def _derivatives(rows: Logs, coefficients: RoutedCoefficients) -> np.ndarray:
     """Return the derivatives [n, 6] of the predicted log10 L by a, b, c, d, E_start and E_max."""
     _, b, c, _, E_start, E_max = coefficients
     saturation = 0.0 if math.isinf(E_max) else 1 / E_max

@@ -11,12 +11,9 @@ import torch
 from routelaws.conformance.adapters import blocks, torch_modules
 
 
-def _named(package: str) -> str:
-    return f"{package} {metadata.version(package)}"
-
-
 def _backend(package: str, route=None, **more):
-    return blocks.backend(route, name=_named(package), convert=torch_modules.from_numpy, **more)
+    name = f"{package} {metadata.version(package)}"
+    return blocks.backend(route, name=name, convert=torch_modules.from_numpy, **more)
 
 
 def _factor(logits, capacity: int) -> float:

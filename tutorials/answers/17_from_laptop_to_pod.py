@@ -90,7 +90,7 @@ print(f"4. expert 5: devices {having}")
 # routelaws plan-mesh --size 1.3B --router sinkhorn --experts 512 --dtype bfloat16
 # --devices 256 --memory 28GB
 needs("train")
-from routelaws.accelerated.commands.plan_mesh import fields_of_size
+from routelaws.accelerated.commands.run_flags import fields_of_size
 from routelaws.accelerated.mesh_plan import (
     MeshShape,
     best_plan,

@@ -204,7 +204,7 @@ def _wrong_in_row(header: list[str], cells: list[str]) -> str | None:
     for name, cell in zip(header, cells, strict=True):
         if name in ("hyper_id", "step") and not (cell.isascii() and cell.isdecimal() and len(cell) < 16):
             return f"{name} is {shown(cell)}; a whole number is needed"
-        if name == "loss_validation" and not _is_finite(cell):
+        if name == "loss_validation" and not (_is_number(cell) and math.isfinite(float(cell))):
             return f"{name} is {shown(cell)}; a finite number is needed"
         if cell and name not in TEXT_COLUMNS and not _is_number(cell):
             return f"{name} is {shown(cell)}; a number is needed"
@@ -217,7 +217,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_finite(cell: str) -> bool:
-    return _is_number(cell) and math.isfinite(float(cell))

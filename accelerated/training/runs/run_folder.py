@@ -3,7 +3,7 @@
 config.json        the resolved configuration            `claim_folder`, `read_config`
 tokenizer.model    the tokenizer                         `read_tokenizer`
 hash_table.npy     for a hash: experts of each token id  `keep_hash_table`, `read_hash_table`
-log.jsonl          one line per compiled call            `read_log`, `Log`
+log.jsonl          one line per compiled call            `read_log`, `LogWriter`
 results.csv, validation_windows.csv                      `read_results`
 record.json        digests of these files                see `record`
 """
@@ -38,6 +38,7 @@ from .record import (
     check_log,
     check_rows,
     digest,
+    digest_of_table,
     read_record,
 )
 from .result_rows import read_rows
@@ -178,10 +179,33 @@ def read_hash_table(folder: Path, model: ModelConfig) -> np.ndarray | None:
     return table
 
 
+def check_files(folder: Path, config: TrainConfig, record: Record, by: str) -> tuple[np.ndarray | None, Tokenizer]:
+    """Return the hash table and the tokenizer of a run.
+
+    Args:
+        config: the configuration, from config.json or the flags.
+        record: the record in the checkpoint.
+        by: name of the checkpoint in messages.
+
+    Raises:
+        InputError: a file is damaged, or differs from the record.
+    """
+    check_config(folder / "config.json", config, record, by)
+    table, tokenizer = read_hash_table(folder, config.model), read_tokenizer(folder, record, by)
+    if digest_of_table(table) != record.hash_table:
+        raise InputError(f"{folder / HASH_TABLE}: is not the hash table of {by}; {WRITTEN_ANEW}")
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise InputError(
+            f"{folder / 'tokenizer.model'}: has {tokenizer.vocab_size} pieces; the model has "
+            f"{config.model.vocab_size}; {WRITTEN_ANEW}"
+        )
+    return table, tokenizer
+
+
 # LOG
 
 
-class Log:
+class LogWriter:
     """The log of a run during training, written line by line, with a digest of all its lines."""
 
     def __init__(self, path: Path, content: bytes = b""):

@@ -17,8 +17,7 @@ from ..configuration import CHANGEABLE, PLACES, TrainConfig
 from ..optimizer import rates_of_steps
 from .checkpoints import Checkpoints, Restored
 from .record import record_in
-from .run_folder import read_config
-from .weights import check_files
+from .run_folder import check_files, read_config
 
 NOT_IN_STATE = (
     "schedule", "learning_rate", "warmup", "warmup_steps", "decay", "decay_shape", "steps", "evaluations",

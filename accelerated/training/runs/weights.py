@@ -20,8 +20,8 @@ from ..step import TrainState, initial_state, state_shapes
 from ..text.tokenizer import Tokenizer
 from ..watch import Watch, silent
 from .checkpoints import Checkpoints
-from .record import WRITTEN_ANEW, Record, check_config, digest_of_table, record_in
-from .run_folder import HASH_TABLE, read_config, read_hash_table, read_tokenizer
+from .record import record_in
+from .run_folder import check_files, read_config, read_hash_table, read_tokenizer
 
 UPCYCLING_STREAM = 3
 """Number folded into the seed for the choice of hidden units to redraw."""
@@ -71,29 +71,6 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     tokens = parts["before"] + restored.step * config.batch_size * config.sequence_length
     optimizer = restored.state["optimizer"] if moments else None
     return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens)
-
-
-def check_files(folder: Path, config: TrainConfig, record: Record, by: str) -> tuple[np.ndarray | None, Tokenizer]:
-    """Return the hash table and the tokenizer of a run.
-
-    Args:
-        config: the configuration, from config.json or the flags.
-        record: the record in the checkpoint.
-        by: name of the checkpoint in messages.
-
-    Raises:
-        InputError: a file is damaged, or differs from the record.
-    """
-    check_config(folder / "config.json", config, record, by)
-    table, tokenizer = read_hash_table(folder, config.model), read_tokenizer(folder, record, by)
-    if digest_of_table(table) != record.hash_table:
-        raise InputError(f"{folder / HASH_TABLE}: is not the hash table of {by}; {WRITTEN_ANEW}")
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise InputError(
-            f"{folder / 'tokenizer.model'}: has {tokenizer.vocab_size} pieces; the model has "
-            f"{config.model.vocab_size}; {WRITTEN_ANEW}"
-        )
-    return table, tokenizer
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
@@ -155,7 +132,10 @@ def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
     shapes = state_shapes(config)
     ours, theirs = (jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (params, shapes.params))
     if ours != theirs:
-        ours, theirs = (dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_shape)) for tree in (ours, theirs))
+        ours, theirs = (
+            dict(jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, tuple)))
+            for tree in (ours, theirs)
+        )
         path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
         raise InputError(
             f"{folder}: its model ({config.name()}, vocabulary {config.model.vocab_size}) has different shapes; the "
@@ -163,10 +143,6 @@ def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
             f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
             f"{ours.get(path, 'none')}"
         )
-
-
-def _is_shape(node) -> bool:
-    return isinstance(node, tuple)
 
 
 def check_lender(folder: Path, tokenizer: Path, table: np.ndarray | None) -> None:

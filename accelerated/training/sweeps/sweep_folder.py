@@ -65,13 +65,10 @@ def claim_sweep_folder(folder: Path, grid: Grid) -> None:
         InputError: the folder has another sweep.
     """
     make_folder(folder)
-    write_once(Path(folder) / "sweep.json", _description(grid))
+    content = {"name": grid.name, "runs": [run.plain() for run in grid.runs]}
+    write_once(Path(folder) / "sweep.json", json.dumps(content, indent=1))
     check_sweep_folder(folder, grid)
     make_folder(Path(folder) / "runs")
-
-
-def _description(grid: Grid) -> str:
-    return json.dumps({"name": grid.name, "runs": [run.plain() for run in grid.runs]}, indent=1)
 
 
 def read_plan(folder: Path) -> Grid:

@@ -54,7 +54,7 @@ class Document(NamedTuple):
     text: str  # not empty; with the line ends of the file
 
 
-class Source(NamedTuple):
+class TextFile(NamedTuple):
     """A file to read; files sort by name."""
 
     name: str  # relative, with "/" as separator on every system
@@ -129,7 +129,7 @@ def read_corpus(paths: Sequence[str] | None = None) -> Corpus:
 # FIND
 
 
-def standard_library_files() -> list[Source]:
+def standard_library_files() -> list[TextFile]:
     """Return the `.py` files of the running interpreter's standard library, without installed packages.
 
     Raises:
@@ -145,7 +145,7 @@ def standard_library_files() -> list[Source]:
     return sorted(sources)
 
 
-def find_files(paths: Iterable[str]) -> list[Source]:
+def find_files(paths: Iterable[str]) -> list[TextFile]:
     """Return the files of the paths, folders and patterns, sorted by name, each file once.
 
     A path that exists is never read as a pattern.
@@ -155,7 +155,7 @@ def find_files(paths: Iterable[str]) -> list[Source]:
         if os.path.isdir(path):
             matches = list(_walk(path))
         elif os.path.exists(path):
-            matches = [Source(os.path.basename(path), path, lenient=False)]
+            matches = [TextFile(os.path.basename(path), path, lenient=False)]
         elif glob.has_magic(path):
             matches = list(_match(path))
         else:
@@ -191,7 +191,7 @@ def _is_file(path: str, refuse: Callable[[OSError], None]) -> bool:
         return False
 
 
-def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
+def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[TextFile]:
     def refuse(error: OSError):
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}")
 
@@ -200,10 +200,10 @@ def _walk(root: str, skip: Sequence[str] = ()) -> Iterator[Source]:
         for file in files:
             path = os.path.join(folder, file)
             if not file.startswith(".") and _is_file(path, refuse):
-                yield Source(os.path.relpath(path, root).replace(os.sep, "/"), path, lenient=True)
+                yield TextFile(os.path.relpath(path, root).replace(os.sep, "/"), path, lenient=True)
 
 
-def _match(pattern: str) -> Iterator[Source]:
+def _match(pattern: str) -> Iterator[TextFile]:
     """Yield the files that match. Their names are relative to the part of the pattern before its first wildcard."""
     parts = pattern.split(os.sep)
     fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
@@ -211,13 +211,13 @@ def _match(pattern: str) -> Iterator[Source]:
     for name in glob.iglob(os.sep.join(parts[fixed:]), root_dir=root, recursive=True):
         path = os.path.join(root, name)
         if os.path.isfile(path):
-            yield Source(name.replace(os.sep, "/"), path, lenient=True)
+            yield TextFile(name.replace(os.sep, "/"), path, lenient=True)
 
 
 # READ
 
 
-def read_documents(sources: Iterable[Source]) -> tuple[list[Document], dict[str, str]]:
+def read_documents(sources: Iterable[TextFile]) -> tuple[list[Document], dict[str, str]]:
     """Return the documents, and {name: digest} of the files. Files that are not UTF-8 are skipped."""
     documents, files = [], {}
     for source in sources:
@@ -237,7 +237,7 @@ def digest_of_texts(documents: Iterable[Document]) -> str:
     return result.hexdigest()
 
 
-def _read_file(source: Source) -> list[Document] | None:
+def _read_file(source: TextFile) -> list[Document] | None:
     """Return the documents of a file: its text, or each line of a `.jsonl`.
 
     Return None if a lenient source is not UTF-8.
@@ -260,7 +260,7 @@ def _read_bytes(path: str) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _decode(data: bytes, source: Source) -> str | None:
+def _decode(data: bytes, source: TextFile) -> str | None:
     """Return `data` as text without a byte order mark, with unchanged line ends."""
     start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
     try:
@@ -275,7 +275,7 @@ def _decode(data: bytes, source: Source) -> str | None:
         ) from None
 
 
-def _json_lines(text: str, source: Source) -> Iterator[Document]:
+def _json_lines(text: str, source: TextFile) -> Iterator[Document]:
     # Not splitlines(): it also breaks at characters that JSON allows within a string.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

@@ -78,7 +78,7 @@ class Word(NamedTuple):
     of: int  # occurrences in all
 
 
-class BlockFindings(NamedTuple):
+class BlockStatistics(NamedTuple):
     block: int
     load: list[float]  # [E], share of the choices divided by the share of an even load
     entropy: float | None  # entropy of the probabilities divided by log E; None without logits
@@ -92,7 +92,7 @@ class BlockFindings(NamedTuple):
     matched: Matched | None = None  # match with another model on the same tokens; None without another model
 
 
-def findings(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[BlockFindings]:
+def block_statistics(trace: Trace, other: Trace | None = None, seed: int = 0) -> list[BlockStatistics]:
     """Return the statistics of each block.
 
     Args:
@@ -123,11 +123,11 @@ def _check_comparable(trace: Trace, other: Trace) -> None:
         raise InputError(f"--against: the models have {said}; compare models of the same shape")
 
 
-def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockFindings:
+def _of_block(trace: Trace, i: int, draw: np.random.Generator) -> BlockStatistics:
     row, expert = _choices(trace.expert[i])
     counts = np.bincount(expert.ravel(), minlength=trace.experts)
     nats = None if trace.logits is None else entropy(softmax(trace.logits[i].astype(np.float64), axis=1))
-    return BlockFindings(
+    return BlockStatistics(
         block=int(trace.block[i]),
         load=(counts * trace.experts / counts.sum()).tolist(),
         entropy=None if nats is None or trace.experts == 1 else nats / math.log(trace.experts),
@@ -196,7 +196,7 @@ def _matched(matched: Matched | None) -> str:
     return "" if matched is None else f"{_percent(matched.agreement)} (chance {_percent(matched.baseline)})"
 
 
-def table(found: list[BlockFindings]) -> Table:
+def table(found: list[BlockStatistics]) -> Table:
     """Return a table with one row per block, without empty columns."""
     bits = {f"bits: {name}": lambda block, name=name: _bits(block.information[name]) for name in LABELS}
     bits["bits at most"] = lambda block: f"{block.most:.2f}"
@@ -210,17 +210,17 @@ def _bits(told: Information) -> str:
     return f"{told.bits:.2f} ({told.baseline:.2f})"
 
 
-def fault_sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
+def fault_sentences(trace: Trace, found: list[BlockStatistics]) -> list[str]:
     """Return each sentence on a fault once, with the blocks that have this fault."""
     return _by_block(_faults_of, trace, found)
 
 
-def sentences(trace: Trace, found: list[BlockFindings]) -> list[str]:
+def sentences(trace: Trace, found: list[BlockStatistics]) -> list[str]:
     """Return each sentence on the labels that decide the experts, and each note, once with its blocks."""
     return [line for of in (_decided_by, _notes_on, _compared) for line in _by_block(of, trace, found)]
 
 
-def _by_block(of_block, trace: Trace, found: list[BlockFindings]) -> list[str]:
+def _by_block(of_block, trace: Trace, found: list[BlockStatistics]) -> list[str]:
     short = len(found) > MANY
     sentences = once((str(block.block), of_block(trace, block, short)) for block in found)
     return [f"{'Block' if len(of) == 1 else 'Blocks'} {listed(_spans(of))}: {line}." for line, of in sentences.items()]
@@ -247,7 +247,7 @@ def _is_short(trace: Trace) -> bool:
     return len(trace.token) * trace.choices < LONG * trace.experts
 
 
-def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
+def _faults_of(trace: Trace, block: BlockStatistics, short: bool) -> list[str]:
     wrong, lines = block.faults, []
     if wrong.collapsed:
         who, verb = ("expert", "takes") if len(wrong.collapsed) == 1 else ("experts", "take")
@@ -266,7 +266,7 @@ def _faults_of(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     return lines
 
 
-def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
+def _notes_on(trace: Trace, block: BlockStatistics, short: bool) -> list[str]:
     lines = []
     if block.faults.dead and not block.faults.collapsed and _is_short(trace):
         lines.append("the text is too short to tell if an expert without a token is dead; use a longer text")
@@ -280,7 +280,7 @@ def _notes_on(trace: Trace, block: BlockFindings, short: bool) -> list[str]:
     return lines
 
 
-def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
+def _decided_by(trace: Trace, block: BlockStatistics, _: bool) -> list[str]:
     if block.faults.collapsed or not block.most:
         return []
     shares = {name: share(told, block.most) for name, told in block.information.items()}
@@ -296,7 +296,7 @@ def _decided_by(trace: Trace, block: BlockFindings, _: bool) -> list[str]:
     return [f"{LABELS[name]} {degree} the expert"]
 
 
-def _compared(_: Trace, block: BlockFindings, __: bool) -> list[str]:
+def _compared(_: Trace, block: BlockStatistics, __: bool) -> list[str]:
     if block.matched is None:
         return []
     alike = (block.matched.agreement - block.matched.baseline) / max(1 - block.matched.baseline, 1e-9)
@@ -312,7 +312,7 @@ def share(told: Information, most: float) -> float | None:
     return None if told.baseline > most / 2 else (told.bits - told.baseline) / (most - told.baseline)
 
 
-def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) -> list[Block]:
+def summary(trace: Trace, found: list[BlockStatistics], other: str | None = None) -> list[Block]:
     """Return the blocks for a terminal. `other` is the name of the other model."""
     return [
         f"{trace.name}: {len(trace.token):,} tokens" + (f", compared with {other}" if other else ""),
@@ -322,7 +322,7 @@ def summary(trace: Trace, found: list[BlockFindings], other: str | None = None) 
     ]
 
 
-def as_json(trace: Trace, found: list[BlockFindings], other: str | None = None) -> dict:
+def as_json(trace: Trace, found: list[BlockStatistics], other: str | None = None) -> dict:
     blocks = []
     for block in found:
         told = {name: each._asdict() for name, each in block.information.items()}
