@@ -72,7 +72,7 @@ def _known(rmsle: float) -> float | None:
 def best_of(results: dict) -> str | None:
     """Return the form that predicts left-out sizes best for every router that has a law; None if there is none."""
     best = results["forms"][results["forms"]["size_verdict"] == "best"]["law"]
-    fitted = sum(law["missing"] is None for law in results["laws"])
+    fitted = sum(law.missing is None for law in results["laws"])
     return best.iloc[0] if len(best) == fitted and best.nunique() == 1 else None
 
 

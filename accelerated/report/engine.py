@@ -93,9 +93,7 @@ def write_reproduction(
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
 
-def markdown(
-    results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
-) -> str:
+def markdown(results: dict, drawn: list[str], sweep=None, numbers: str = "results.json", full: bool = False) -> str:
     """Return the report; arguments as the fields of `finding.Report`."""
     report = Report(results, drawn, sweep, numbers, full)
     body = [block for section in (FULL if full else SHORT) for block in section(report)]

@@ -384,12 +384,13 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     for rows, runs, scatter in ((None, 10, (10, 100)), ("loss_validation < 9", 9, (0.01, 0.5))):
         results, _ = gather(open_runs(tmp_path / "table.csv", rows))
-        assert results["dense"]["rows"] == runs and results["seed_scatter"]["runs"] == runs - (runs == 9)
+        dense, seeds = results["dense"], results["seed_scatter"]
+        assert dense.rows == runs and seeds.runs == runs - (runs == 9)
         low, high = scatter
-        assert low < results["seed_scatter"]["percent"] < high and low < results["dense"]["rmsle_percent"] < high
+        assert low < seeds.percent < high and low < dense.percent < high
         assert ("The law uses the rows `loss_validation < 9`" in markdown(results, [], full=True)) == (rows is not None)
-    seeds, _ = gather(open_runs(tmp_path / "table.csv", "seed == 1"))
-    assert seeds["dense"]["rows"] == 5 and seeds["seed_scatter"]["runs"] == 10
+    results, _ = gather(open_runs(tmp_path / "table.csv", "seed == 1"))
+    assert results["dense"].rows == 5 and results["seed_scatter"].runs == 10
 
 
 @pytest.mark.parametrize(("other", "tested"), [({"seed": 2}, True), ({"tokens": 4e9}, False), ({"corpus": "x"}, False)])

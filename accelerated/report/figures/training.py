@@ -5,11 +5,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...findings.finding import router_name
-from ...findings.style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
+from ...findings.style import (
+    DASHED,
+    INK,
+    colour_among,
+    colour_of,
+    panel_grid,
+    shared_legend,
+    size_name,
+    size_shade,
+    with_room,
+)
 from ...tables.schema import DENSE
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
-    from ...findings.sweeps.comparisons import Load
+    from ...findings.sweeps.comparisons import Load, SweepFacts
     from ...findings.sweeps.folder import Sweep, SweepRun
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
@@ -20,7 +30,7 @@ EVEN = 2.0
 """If a panel of loads ends below this many fair shares, its lines are in the upper half."""
 
 
-def training_figure(results: dict, sweep: "Sweep", found: dict):
+def training_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
     """Return the training curves by size: dense, and each router at its largest E; None without logs."""
     chosen = _shown_runs(sweep)
     if not any(run.log for _, runs in chosen for run in runs):
@@ -41,7 +51,7 @@ def training_figure(results: dict, sweep: "Sweep", found: dict):
 def run_figure(run: "SweepRun", load: "Load | None"):
     """Return the losses of one run and, if it is routed, the load of its experts."""
     figure, panels = panel_grid(1 + (load is not None), 3.4)
-    colour = colour_of({"table": {"routers": [run.router]}}, run.router)
+    colour = colour_among([run.router], run.router)
     with_room(panels[0], _draw_run(panels[0], run, colour, "validation", "training, running mean"), 0.04, 0.04)
     panels[0].set(title="Loss", xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
     panels[0].legend(loc="upper right")
@@ -54,7 +64,7 @@ def run_figure(run: "SweepRun", load: "Load | None"):
 def curves_figure(runs: "dict[str, SweepRun]", apart: "pandas.DataFrame | None" = None):  # noqa: F821
     """Return the losses of runs by name and, from `at_equal_tokens`, their differences from the first run."""
     figure, panels = panel_grid(1 + (apart is not None), 3.8)
-    colours = {name: colour_of({"table": {"routers": list(runs)}}, name) for name in runs}
+    colours = {name: colour_among(list(runs), name) for name in runs}
     tops = [loss for name, run in runs.items() for loss in _draw_run(panels[0], run, colours[name], name)]
     with_room(panels[0], tops, 0.04, 0.04)
     panels[0].set(xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
@@ -90,9 +100,9 @@ def _names(runs: "list[SweepRun]") -> dict[str, str]:
     }
 
 
-def load_figure(results: dict, sweep: "Sweep", found: dict):
+def load_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
     """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown = {load.router: load for load in found["loads"].itertuples()}  # sizes rise, so this keeps the largest
+    shown = {load.router: load for load in found.loads.itertuples()}  # sizes rise, so this keeps the largest
     if not shown:
         return None
     figure, panels = panel_grid(len(shown), 3.4)
