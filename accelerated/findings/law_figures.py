@@ -139,6 +139,8 @@ def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> No
 
 def coefficients_figure(results: dict, runs: list[Run]):
     """Return each coefficient with its interval for each router, and the paper's printed value."""
+    from matplotlib.ticker import MaxNLocator
+
     laws = [law for law in results["laws"] if law.missing is None and law.fit.status != "linear limit"]
     rows = [(law.router, name, *each[:3]) for law in laws for name, each in law.constants.items()]
     frame = pandas.DataFrame(rows, columns=["router", "name", "value", "low", "high"])
@@ -156,19 +158,13 @@ def coefficients_figure(results: dict, runs: list[Run]):
             _forest(panel, row, len(laws) - 1 - i, (low, high), colour_of(results, row.router))
         panel.set(title=name.replace("_", " "), xlim=(low, high), ylim=(-0.7, len(laws) - 0.3), yticks=[])
         panel.grid(axis="y", visible=False)
-        _few_ticks(panel, low, high)
+        if panel.get_xscale() == "log":
+            steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
+            round_ticks(panel, low, high, steps, 6, count)
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(4))
     shared_legend(figure, panels)
     return figure
-
-
-def _few_ticks(panel, low: float, high: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    if panel.get_xscale() == "log":
-        steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
-        round_ticks(panel, low, high, steps, 6, count)
-    else:
-        panel.xaxis.set_major_locator(MaxNLocator(4))
 
 
 def _reach(rows: pandas.DataFrame, logarithmic: bool) -> tuple[float, float]:

@@ -35,7 +35,6 @@ from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, si
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
 from .row_differences import (
-    difference_words,
     embedding_doubts,
     left_out_lines,
     proportional_tokens,
@@ -307,7 +306,7 @@ class Fit:
         """Sentences on possible hidden errors of the fit."""
         design = proportional_tokens(self.law.columns, self.rows.columns, self.best.coefficients)
         if self.rows.runs is None:
-            return [*self.rows.remarks, *map(difference_words, design), *_optimum_words(self)]
+            return [*self.rows.remarks, *(entry.words for entry in design), *_optimum_words(self)]
         differing = row_differences(self.law, self.rows) + row_doubts(self.rows.runs, self.rows.loss) + design
         differing += embedding_doubts(self.law, self.rows.runs.frame)
         shorter = [] if "tokens" in self.law.columns else shorter_runs(self.rows.runs.frame)
@@ -382,7 +381,10 @@ class Fit:
 
 def fit_blocks(fit) -> list[Block]:
     """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
-    blocks: list[Block] = [_coefficients_table(fit), Notes([*fit.method_words, _error_words(fit)])]
+    (kind, error), *others = errors_of(fit).items()
+    error += "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
+    errors = f"{kind} {error}" + "".join(f"; {name} {cell}" for name, cell in others)
+    blocks: list[Block] = [_coefficients_table(fit), Notes([*fit.method_words, errors])]
     changed = fit.floored is not None and fit.floored.best.coefficients.L0 > 0
     if changed:
         blocks.append(forms_table(fit.forms, fit.name))
@@ -433,12 +435,6 @@ def _coefficients_table(fit) -> Table:
         row += [span(item) for items in others.values() for item in items if item.name == name]
         rows.append(row)
     return Table(heads, rows, _title(fit), words=(heads.index("precision"),) if worded else ())
-
-
-def _error_words(fit) -> str:
-    beside = "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
-    (kind, fit_error), *others = errors_of(fit).items()
-    return f"{kind} {fit_error}{beside}" + "".join(f"; {name} {error}" for name, error in others)
 
 
 def errors_of(fit) -> dict[str, str]:
@@ -523,19 +519,15 @@ def fit_each(
         if tell is not None:
             tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
         try:
-            _check_losses_differ(selection, loss_column)
+            losses = selection.frame[loss_column]
+            if len(losses) > 1 and losses.nunique() == 1:
+                what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
+                raise InputError(f"{what}; a law needs rows with different losses")
             fits.append(fit(selection))
         except ValueError as error:
             left_out = "".join(f"; {line}" for line in left_out_lines(selection.left_out))
             reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
     return fits, reasons
-
-
-def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
-    losses = selection.frame[loss_column]
-    if len(losses) > 1 and losses.nunique() == 1:
-        what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
-        raise InputError(f"{what}; a law needs rows with different losses")
 
 
 def _perhaps_dense(selection: RouterRows) -> str:

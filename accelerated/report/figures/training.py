@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 
 from ...findings.finding import router_name
 from ...findings.style import (
@@ -61,7 +62,7 @@ def run_figure(run: "SweepRun", load: "Load | None"):
     return figure
 
 
-def curves_figure(runs: "dict[str, SweepRun]", apart: "pandas.DataFrame | None" = None):  # noqa: F821
+def curves_figure(runs: "dict[str, SweepRun]", apart: pandas.DataFrame | None = None):
     """Return the losses of runs by name and, from `at_equal_tokens`, their differences from the first run."""
     figure, panels = panel_grid(1 + (apart is not None), 3.8)
     colours = {name: colour_among(list(runs), name) for name in runs}
@@ -80,7 +81,7 @@ def curves_figure(runs: "dict[str, SweepRun]", apart: "pandas.DataFrame | None" 
 def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
     """Draw the smoothed training loss and the evaluations of a run. Return the losses that the axis must include."""
     at, loss = _curve(run, "train", "loss")
-    smooth = _smoothed(loss)
+    smooth = pandas.Series(loss).rolling(2 * (len(loss) // 80) + 1, center=True, min_periods=1).mean().to_numpy()
     panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0, label=of_training or None)
     at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
     look = {"color": colour, "markersize": 4, "linewidth": 1.6, "zorder": 3}
@@ -156,11 +157,3 @@ def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarr
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
-
-
-def _smoothed(values: np.ndarray) -> np.ndarray:
-    half = len(values) // 80
-    totals = np.concatenate([[0.0], np.cumsum(values)])
-    first = np.maximum(np.arange(len(values)) - half, 0)
-    last = np.minimum(np.arange(len(values)) + half + 1, len(values))
-    return (totals[last] - totals[first]) / (last - first)
