@@ -143,7 +143,9 @@ def section(report: Report) -> list[Block]:
         legend = f"Brackets hold 95 % intervals. {LEGEND} *Miss*: RMS of the residuals."
         legend += " *Outside*: the printed constant is outside the interval." if report.printed else ""
         legend += " b and d are values at N = 1, far below any model here." if report.full else ""
-        blocks += [_constants(report), legend, *_open_points(report)]
+        points = once((law.router, list(_left_open(report, law))) for law in report.fitted)
+        lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
+        blocks += [_constants(report), legend, *["**What the runs do not determine:**"] * bool(lines), *lines]
     return blocks + (_details(report) if report.fitted and report.full else [])
 
 
@@ -185,12 +187,6 @@ def _constants(report: Report) -> Table:
             ]
             rows.append(["paper", *cells, f"{figure(errors[law.router], '.2f')} %"])
     return Table(["router", *CONSTANTS, "miss"], rows)
-
-
-def _open_points(report: Report) -> list[Block]:
-    points = once((law.router, list(_left_open(report, law))) for law in report.fitted)
-    lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
-    return ["**What the runs do not determine:**", *lines] if lines else []
 
 
 def _left_open(report: Report, law: Law):

@@ -267,7 +267,10 @@ def pairs_figure(results: dict, runs: list[Run]):
         _draw_pair(panel, results, cells)
         panel.axhline(0, color=INK, linewidth=1.0)
         log_ticks(panel, sorted(cells["E"].unique()))
-        panel.set(title=_pair_title(pair), xlabel="experts E", ylim=(min(ends) - room, max(ends) + room))
+        names = [router_name(router) for router in (pair.first, pair.second)]
+        names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
+        title = f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"
+        panel.set(title=title, xlabel="experts E", ylim=(min(ends) - room, max(ends) + room))
     panels[0].set_ylabel("difference of the loss, %")
     shared_legend(figure, panels)
     return figure
@@ -282,12 +285,6 @@ def _draw_pair(panel, results: dict, cells: pandas.DataFrame) -> None:
         panel.plot([], [], "o", color=colour, markersize=4.5, label=f"N = {size_name(results, size)}")
         faces = ["white" if verdict == OPEN else colour for verdict in rows["verdict"]]
         panel.scatter(experts, rows["percent"], s=20, facecolor=faces, edgecolor=colour, zorder=3)
-
-
-def _pair_title(pair) -> str:
-    names = [router_name(router) for router in (pair.first, pair.second)]
-    names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
-    return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"
 
 
 FINDING = Finding(

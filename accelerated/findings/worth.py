@@ -124,7 +124,11 @@ def draw(results: dict, runs: list[Run]):
         reach += _draw_worth(panel, results, law, points)
     low, high = min(reach) / 1.35, max(reach) * 1.35
     for panel, law in zip(panels, laws, strict=True):
-        _draw_dense_curve(panel, law, low, high)
+        at = np.geomspace(low, high, 50)
+        inside = (at >= law.sizes[0]) & (at <= law.sizes[-1])
+        line = predict_curve(law.fit.best.curve, at, np.ones(at.size))
+        panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
+        panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
         panel.set_xscale("log")
         size_axis(panel, low, high)
         panel.set(title=router_name(law.router), xlabel="effective parameter count", xlim=(low, high))
@@ -157,14 +161,6 @@ def _draw_worth(panel, results: dict, law: Law, points: dict) -> list[float]:
                 label = f"N = {size_name(results, size)}" if first else None
                 dots(panel, x, points[size, e], size_shade(colour, i, len(sizes)), "o", label, 5.5)
     return reach
-
-
-def _draw_dense_curve(panel, law: Law, low: float, high: float) -> None:
-    at = np.geomspace(low, high, 50)
-    inside = (at >= law.sizes[0]) & (at <= law.sizes[-1])
-    line = predict_curve(law.fit.best.curve, at, np.ones(at.size))
-    panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
-    panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
 
 
 def _effective(curve: LossCurve, size: np.ndarray, experts: np.ndarray) -> np.ndarray:

@@ -23,8 +23,10 @@ WHAT = (
 
 
 def first_page(report: Report) -> list[Block]:
+    title = "the released runs, fitted again" if report.table.released else report.table.name
+    title = f"sweep “{report.sweep.name}”" if report.sweep else title
     return [
-        Heading(f"Scaling laws of routed language models: {_title(report)}", 1),
+        Heading(f"Scaling laws of routed language models: {title}", 1),
         *_unfinished(report),
         f"{WHAT} The laws are those of {PAPER}. Intervals are at 95 %.",
         *loss_figure(report),
@@ -35,12 +37,6 @@ def first_page(report: Report) -> list[Block]:
         *slopes.answer(report),
         *([] if report.table.routers else [_no_routed_run(report)]),
     ]
-
-
-def _title(report: Report) -> str:
-    if report.sweep:
-        return f"sweep “{report.sweep.name}”"
-    return "the released runs, fitted again" if report.table.released else report.table.name
 
 
 def _unfinished(report: Report) -> list[Block]:

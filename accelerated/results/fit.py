@@ -393,7 +393,11 @@ def fit_blocks(fit) -> list[Block]:
     if not fit.determined:
         blocks.append(f"{fit.name}: {NOT_WHOLE}.")
     if fit.slopes:
-        blocks.append(_slopes_table(fit))
+        rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
+        heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "precision"]
+        above = "(L - L0)" if fit.law.has_floor else " L"
+        title = f"{fit.name}: change of log10{above} per tenfold effective experts"
+        blocks.append(Table(heads, rows, title, words=(3,)))
     lines = [] if fit.misfit is None else misfit_lines(fit.misfit, with_largest=not changed)
     lines += left_out_lines(fit.rows.left_out)
     return [*blocks, Notes(lines)] if lines else blocks
@@ -453,13 +457,6 @@ def _held_out_cell(held_out: HeldOut, digits: str) -> str:
     missing = held_out.errors.size - held_out.predicted
     note = f" ({missing} of {held_out.errors.size} rows could not be predicted)" if missing else ""
     return figure(held_out.rmsle, digits) + note
-
-
-def _slopes_table(fit) -> Table:
-    rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
-    heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "precision"]
-    above = "(L - L0)" if fit.law.has_floor else " L"
-    return Table(heads, rows, f"{fit.name}: change of log10{above} per tenfold effective experts", words=(3,))
 
 
 def check_huber(law: Law, huber: float | None) -> None:
