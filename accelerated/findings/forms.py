@@ -131,7 +131,7 @@ def draw(results: dict, runs: list[Run]):
         panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
         panel.set_xlim(0, None)
         panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        for name in set(names) - set(known["law"]):
+        for name in sorted(set(names) - set(known["law"]), key=names.index):
             look = {"va": "center", "fontsize": 9.5, "color": "#777777", "transform": panel.get_yaxis_transform()}
             look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
             panel.text(0.02, names.index(name), "cannot predict another size", **look)
