@@ -375,6 +375,10 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     low, high = off["run_interval"]
     inside = sum(low <= loss <= high for loss in off["measured"])
     assert off["inside"] == inside and off["error"] == pytest.approx(off["measured"][0] / off["loss"] - 1)
+    said["predictions"][0]["run_interval"] = [0.1, 0.2]
+    (full / registered.FILE).write_text(encoding.dumps(said))
+    missed = registered.score(read_sweep(full))
+    assert missed.hits == missed.predictions["inside"].sum() < missed.scored == len(held)
 
 
 def test_measured_losses_of_the_largest_model_are_not_predicted(tmp_path):
