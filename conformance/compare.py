@@ -200,3 +200,12 @@ def central_difference(function, point, direction, step: float = 2.0**-10) -> fl
         return function(jax.tree.map(lambda p, v: p + s * v, point, direction))
 
     return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
+
+
+def assert_derivative(name, gradient, function, point, direction, scale, *, what: str, step: float = 2.0**-10) -> None:
+    """Compare a gradient along a direction with the central difference of function(point)."""
+    import jax
+
+    along = sum(np.vdot(g, v) for g, v in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+    wanted = central_difference(function, point, direction, step)
+    assert_close_bounded(name, float(along), wanted, scale, what=what)

@@ -29,9 +29,9 @@ from routelaws.conformance.adapters.blocks import Planted
 from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
 from routelaws.conformance.dialects import designs, judge
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, bad_gates, wrong_choice
+from routelaws.conformance.dialects.fitting import Answer, bad_gates, tie_rule, wrong_choice
 from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, told
-from routelaws.conformance.dialects.readings import LOW, Reading, _real, _rounded, explanation, sources
+from routelaws.conformance.dialects.readings import LOW, Reading, explanation, rounded_to, sources, without_padding
 from routelaws.conformance.dialects.table import ACTIVATION
 from routelaws.conformance.engine import backends, page, stances
 from routelaws.conformance.engine.ledger import Ledger
@@ -41,8 +41,8 @@ from routelaws.conformance.engine.values import as_numpy
 VERDICTS = {"same": 0, "differs": 3, "defect": 1, "not askable": 0}
 """{verdict: exit code}. The verdict of a pair is the worst of its groups."""
 STORED = {
-    "stored in bfloat16": lambda expert: _rounded(expert, "bfloat16").astype(int),
-    "stored in float16": lambda expert: _rounded(expert, "float16").astype(int),
+    "stored in bfloat16": lambda expert: rounded_to(expert, "bfloat16").astype(int),
+    "stored in float16": lambda expert: rounded_to(expert, "float16").astype(int),
     "stored in uint8": lambda expert: expert % 256,
     "stored in int8": lambda expert: (expert + 128) % 256 - 128,
     "counted from 1": lambda expert: expert + 1,
@@ -72,7 +72,7 @@ class Side(NamedTuple):
     def ask(self, probe: Probe, precision: str) -> Answer:
         if precision not in self.backend.dtypes and precision == "bfloat16":
             raise NotImplementedError(f"{self.name} has no bfloat16")
-        ask = stances._Ask(self.backend, stances.TOP_K)
+        ask = stances.Ask(self.backend, stances.TOP_K)
         try:
             answer = Answer(probe, *ask(probe, precision if precision == "bfloat16" else ""))
         except Fault as fault:
@@ -84,7 +84,7 @@ class Side(NamedTuple):
             raise Fault("form", f"experts {shape} and gates {answer.gate.shape} at k {probe.k}")
         if shape[1] != probe.k:
             raise Fault(*_number_of_experts(answer))
-        return _real(answer)
+        return without_padding(answer)
 
     @property
     def defect(self) -> str:
@@ -147,9 +147,9 @@ def inputs() -> list[Inputs]:
     def plain(*pairs):
         return tuple(Probe("plain", logits, k) for logits, k in pairs)
 
-    low = _rounded(normal(2048, 64), "bfloat16"), 8
+    low = rounded_to(normal(2048, 64), "bfloat16"), 8
     many = [(random.permuted(np.tile((np.arange(E) - E / 2) / 32, (32, 1)), axis=1), 4) for E in (300, 512)]
-    many = plain(*((_rounded(logits, "bfloat16"), k) for logits, k in many))
+    many = plain(*((rounded_to(logits, "bfloat16"), k) for logits, k in many))
     far = [(normal(64, 8, 2.0) - down, 2) for down in (10, 20, 40, 60, 90)]
     sizes = [1, 2, 3], [15, 16, 17, 31, 33, 63, 65, 127, 129, 257]
     few, padded = (plain(*((normal(T, 8), 2) for T in each)) for each in sizes)
@@ -281,7 +281,7 @@ def _stored(answers) -> str:
 def _token(probe: Probe, wrong: np.ndarray) -> Probe:
     """Return the input with its first wrong token alone; `wrong` is [T] or [T, k]."""
     t = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-    return judge._token(probe, t)
+    return judge.token_of(probe, t)
 
 
 def dense(answer: Answer) -> np.ndarray:
@@ -296,7 +296,7 @@ def dense(answer: Answer) -> np.ndarray:
 def _measured(row: Row, sides, pairs) -> Row:
     """Return the row with shares and largest differences."""
     sets = [_same_set(*pair) for pair in pairs]
-    ordered = all(getattr(side.backend._find(stances.TOP_K), "returns_order", True) for side in sides)
+    ordered = all(getattr(side.backend.find(stances.TOP_K), "returns_order", True) for side in sides)
     gaps = [np.abs(dense(first) - dense(second)).max(axis=1) for first, second in pairs]
     same, gap = np.concatenate(sets), np.concatenate(gaps)
     order = np.concatenate([(first.expert == second.expert).all(axis=1) for first, second in pairs])
@@ -432,12 +432,11 @@ def _gap(probe: Probe) -> np.ndarray:
 def _tie_rule(answers, tied) -> str:
     """Return the rule by which a program chooses among equal logits: "the lower index", "the higher index" or "any"."""
     kept = [
-        (each.expert[rows], each.probe._replace(logits=each.probe.logits[rows]))
+        each._replace(probe=each.probe._replace(logits=each.probe.logits[rows]), expert=each.expert[rows])
         for each, rows in zip(answers, tied, strict=True)
     ]
-    signs = {"the lower index": 1, "the higher index": -1}
-    rules = (name for name, sign in signs.items() if all(stances._takes(*each, sign) for each in kept))
-    return next(rules, "any")
+    rule = tie_rule(kept)
+    return "any" if rule == "arbitrary" else f"the {rule}"
 
 
 def _is_inexact(answer: Answer) -> bool:
@@ -466,7 +465,7 @@ def random_layer(num_tokens: int = 64, num_experts: int = 8, width: int = 64, d_
     random = np.random.default_rng(1)
 
     def normal(*shape, fan_in: int):
-        return _rounded(random.standard_normal(shape) / np.sqrt(fan_in), "bfloat16").astype(np.float32)
+        return rounded_to(random.standard_normal(shape) / np.sqrt(fan_in), "bfloat16").astype(np.float32)
 
     up, linear = (normal(num_experts, width, d_ff, fan_in=width) for _ in range(2))
     down = normal(num_experts, d_ff, width, fan_in=d_ff)
@@ -487,7 +486,7 @@ def expert_outputs(planted: Planted) -> dict[str, np.ndarray]:
 
 def _with_random_weights(sides) -> list[Row]:
     """Return the comparison of two layers with random weights; [] unless both backends have a layer."""
-    runs = [getattr(getattr(each.backend._find(stances.TOP_K), "route", None), "run", None) for each in sides]
+    runs = [getattr(getattr(each.backend.find(stances.TOP_K), "route", None), "run", None) for each in sides]
     if None in runs:
         return []
     planted, k = random_layer(), 2
@@ -515,7 +514,7 @@ def _layer_in_words(output: np.ndarray, planted: Planted, k: int) -> str:
     """Return the experts and gates that give an output, in words."""
     exact, errors, outputs = planted.x.astype(np.float64) @ planted.router, {}, expert_outputs(planted)
     for low in ("", *LOW):
-        logits = _rounded(exact, low) if low else exact
+        logits = rounded_to(exact, low) if low else exact
         expert = np.argsort(-logits, axis=1, kind="stable")[:, :k]
         for form, (experts, values) in itertools.product(designs.FORMS, outputs.items()):
             chosen = np.take_along_axis(values, expert[:, :, None], axis=1)

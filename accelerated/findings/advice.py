@@ -4,11 +4,13 @@ The verdicts are "supported", "supported in part", "open" (the interval includes
 judged" (the table lacks the runs). Their rules are our choice.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import pandas
 
 from ..results.blocks import Block, count, figure
 from ..wording import plural
-from . import paper
 from .experts_per_token import LARGER
 from .finding import Finding, Report, bullets, capital, listed, main_gains, names, router_name, table
 from .routers import recommended
@@ -21,38 +23,6 @@ LOW_EXPERTS, HIGH_EXPERTS = 64, 128
 MOST_OF_THE_FALL = 200 / 3  # percent
 CANNOT = "cannot be judged"
 
-LACKING = {
-    "size": "no router has a law and runs of a size up to 1.3B",
-    "experts": "no router has runs with E from 64 to 128 and also with a larger E",
-    "k": "the table lacks runs with known FLOPs that differ only in k, or a larger model with k = 1",
-    "router": "S-BASE shares no N and E with another router",
-    "frequency": "no two runs differ only in R, where one R is below 0.5 and the other is at least 0.5",
-}
-"""The missing runs for each recommendation without a verdict."""
-
-RULES = {
-    "size": (
-        "supported if the gain at the largest E is certain at every trained N up to 1.3B, and one of these N is at "
-        "least 0.675B. Not supported if the largest E certainly raises the loss at some N. Otherwise supported in "
-        "part if the gain is certain at some N"
-    ),
-    "experts": "supported if no step beyond E = 128 has a certain gain. Supported in part if such a step has a certain "
-    "gain, but E = 128 reaches at least two thirds of the fall of log L and each later doubling gains less than the "
-    "best earlier one. Otherwise not supported. If the routers differ, supported in part",
-    "k": "two changes are compared by their gain, the fall of log L per tenfold FLOPs: more experts per token (k), and "
-    "the next larger model with k = 1. Supported if more experts certainly gain less at every k. Supported in part if "
-    "they certainly gain less at some k and certainly more at no k. Not supported if they certainly gain more at "
-    "every k",
-    "router": "S-BASE is compared with each other router by the mean loss over the shared (N, E); each size counts "
-    "once. Supported if S-BASE is certainly lower than every other router. Supported in part if S-BASE is certainly "
-    "lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than at least one",
-    "frequency": "supported if, for every router, the mean loss at R below 0.5 is certainly higher than at the usual "
-    "R. Supported in part if it is certainly higher for some routers and certainly lower for none. Not supported if "
-    "it is certainly lower for at least one router",
-}
-"""The rules, which are our choice; "certain" means that the whole interval agrees."""
-
-
 CERTAIN = (
     "*Certain* means that the whole 95 % interval is on one side of zero; *open* means that the interval includes zero."
 )
@@ -62,18 +32,28 @@ def judge(results: dict) -> pandas.DataFrame:
     """Check each recommendation of the paper.
 
     Returns:
-        key, words, checked (see `paper.Advice`), verdict, because, rule; no rows if nothing can be judged.
+        key, words, checked, rule (see `Advice`), verdict, because; no rows if nothing can be judged.
     """
     rows = []
-    for entry in paper.ADVICE:
-        verdict, because = _JUDGES[entry.key](results) or (CANNOT, LACKING[entry.key])
-        rows.append(entry._asdict() | {"verdict": verdict, "because": because, "rule": RULES[entry.key]})
-    frame = pandas.DataFrame(rows)
+    for entry in ADVICE:
+        rows.append((*entry[:3], *(entry.judge(results) or (CANNOT, entry.lacking)), entry.rule))
+    frame = pandas.DataFrame(rows, columns=["key", "words", "checked", "verdict", "because", "rule"])
     return frame if (frame["verdict"] != CANNOT).any() else frame.iloc[:0]
 
 
 Judged = tuple[str, str] | None
 """A verdict and its reason; None if the table lacks the runs."""
+
+
+class Advice(NamedTuple):
+    """A recommendation of the paper."""
+
+    key: str
+    words: str
+    checked: bool  # whether the published text has these words; otherwise they are only the usual quotation
+    judge: Callable[[dict], Judged]
+    lacking: str  # the missing runs if there is no verdict
+    rule: str
 
 
 def _size(results: dict) -> Judged:
@@ -164,13 +144,46 @@ def _frequency(results: dict) -> Judged:
     return verdict, "; ".join(reasons)
 
 
-_JUDGES = {
-    "size": _size,
-    "experts": _experts,
-    "k": _k,
-    "router": lambda results: recommended(results["pairs"]),
-    "frequency": _frequency,
-}
+ADVICE = (
+    Advice(
+        "size", "Use routing for models of up to about 1.3B parameters (N).", False, _size,
+        lacking="no router has a law and runs of a size up to 1.3B",
+        rule="supported if the gain at the largest E is certain at every trained N up to 1.3B, and one of these N is "
+        "at least 0.675B. Not supported if the largest E certainly raises the loss at some N. Otherwise supported in "
+        "part if the gain is certain at some N",
+    ),
+    Advice(
+        "experts", "Use E = 64 to 128 experts.", False, _experts,
+        lacking="no router has runs with E from 64 to 128 and also with a larger E",
+        rule="supported if no step beyond E = 128 has a certain gain. Supported in part if such a step has a certain "
+        "gain, but E = 128 reaches at least two thirds of the fall of log L and each later doubling gains less than "
+        "the best earlier one. Otherwise not supported. If the routers differ, supported in part",
+    ),
+    Advice(
+        "k", "Send each token to one expert (k = 1).", False, _k,
+        lacking="the table lacks runs with known FLOPs that differ only in k, or a larger model with k = 1",
+        rule="two changes are compared by their gain, the fall of log L per tenfold FLOPs: more experts per token (k), "
+        "and the next larger model with k = 1. Supported if more experts certainly gain less at every k. Supported in "
+        "part if they certainly gain less at some k and certainly more at no k. Not supported if they certainly gain "
+        "more at every k",
+    ),
+    Advice(
+        "router", "Use S-BASE as the default router.", False, lambda results: recommended(results["pairs"]),
+        lacking="S-BASE shares no N and E with another router",
+        rule="S-BASE is compared with each other router by the mean loss over the shared (N, E); each size counts "
+        "once. Supported if S-BASE is certainly lower than every other router. Supported in part if S-BASE is "
+        "certainly lower than some and certainly higher than none. Not supported if S-BASE is certainly higher than at "
+        "least one",
+    ),
+    Advice(
+        "frequency", "Route half of the blocks or more (R from 0.5 to 1).", True, _frequency,
+        lacking="no two runs differ only in R, where one R is below 0.5 and the other is at least 0.5",
+        rule="supported if, for every router, the mean loss at R below 0.5 is certainly higher than at the usual R. "
+        "Supported in part if it is certainly higher for some routers and certainly lower for none. Not supported if "
+        "it is certainly lower for at least one router",
+    ),
+)  # fmt: skip
+"""The recommendations of the paper. The rules are our choice; "certain" means that the whole interval agrees."""
 
 
 def section(report: Report) -> list[Block]:

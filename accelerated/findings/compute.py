@@ -10,7 +10,7 @@ import pandas
 
 from ..laws.utilisation import effective_teraflops, predict_loss
 from ..results.blocks import NOT_DETERMINED, Block, Table, figure, log_percent, span
-from ..results.encoding import coefficient, fit_constants, unknown
+from ..results.encoding import Constant, coefficients_of, constant_of, unknown
 from ..results.fit import Fit
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
@@ -47,16 +47,15 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
             continue
         errors = {"rmsle_percent": log_percent(fit.rmsle), "leave_one_out": float(fit.held_out.rmsle)}
         laws.append(law | {"missing": None, "status": fit.status, "rmsle": fit.rmsle} | errors)
-        least = {"B_min": coefficient(unknown("B_min", fit.best.coefficients.B_min), True)}
-        entries = fit_constants(fit)["coefficients"] | least
-        constants += [{"router": router, "name": name} | entry for name, entry in entries.items()]
+        known = coefficients_of(fit) | {"B_min": constant_of(unknown("B_min", fit.best.coefficients.B_min), True)}
+        constants += [(router, name, *each) for name, each in known.items()]
         points.append(_points(router, used, [kind_of(run, usual) for run in used], fit))
     columns = ["router", "rows", "without_compute", "missing", "status", "rmsle", "rmsle_percent", "leave_one_out"]
     none = pandas.DataFrame(columns=["router", "hyper_id", "kind", "loss", "fitted", "effective", "predicted"])
     points = pandas.concat(points, ignore_index=True) if points else none
     return {
         "utilisation": pandas.DataFrame(laws, columns=columns),
-        "utilisation_constants": pandas.DataFrame(constants),
+        "utilisation_constants": pandas.DataFrame(constants, columns=["router", "name", *Constant._fields]),
         "utilisation_runs": points,
         "kinds": kinds_of(points),
     }

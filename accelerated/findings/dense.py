@@ -7,59 +7,51 @@ import numpy as np
 from routelaws.reference.laws.intervals import Range
 
 from ..laws.uncertainty import student_quantile
-from ..results.blocks import (
-    NOT_DETERMINED,
-    Block,
-    Table,
-    count,
-    counts_span,
-    figure,
-    log_percent,
-    span,
-    two_digits,
-    undetermined,
-)
-from ..results.encoding import coefficient, misfit_dict
+from ..results.blocks import NOT_DETERMINED, Block, Table, count, counts_span, figure, span, two_digits, undetermined
+from ..results.encoding import Constant, constant_of, misfit_dict
 from ..results.misfit import how_far_off
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from ..wording import plural
 from .finding import Finding, Report
-from .law import doubts
+from .law import Law
 from .runs import LEVEL, usual
 from .source import fit_form
 
 
-def find(results: dict, source) -> dict[str, dict]:
-    """Return the power law L = (N_c/N)^alpha of the dense runs of all seeds, with rough intervals.
+class DenseLaw(Law):
+    """The power law L = (N_c/N)^alpha of dense runs; `constants` are alpha and N_c with rough intervals.
 
-    Returns:
-        {"router", "rows", "sizes", "missing"}, and "differences" and "shorter" as in `router_laws`. With a law, also
-        "status", "rmsle", "rmsle_percent", "coefficients" (the interval of N_c is symmetric in log N_c), "line",
-        "misfit", "misses" and "cautions". For loss_validation of the released runs, "printed" has the paper's values.
+    The interval of N_c is symmetric in log N_c.
     """
-    table, dense = source.part, [run for run in usual(source.good) if run.router == DENSE]
-    frame = table.last[table.last["hyper_id"].isin([run.hyper_id for run in dense])]
-    selection = RouterRows(DENSE, frame, [])
-    entry = {"router": DENSE, "rows": len(dense), "sizes": sorted({run.size for run in dense})}
-    entry |= doubts(selection, table.loss_column)
-    fit = fit_form("dense", selection, table.loss_column)
-    if isinstance(fit, str):
-        return {"dense": entry | {"missing": fit}}
-    entry |= {
-        "missing": None,
-        "status": fit.status,
-        "line": fit.best.line._asdict(),
-        "rmsle": fit.rmsle,
-        "rmsle_percent": log_percent(fit.rmsle),
-        "coefficients": dense_coefficients(fit.best),
-        "misfit": misfit_dict(fit.misfit),
-        "cautions": fit.cautions,
-    }
-    return {"dense": entry}
+
+    def __init__(self, selection, loss_column: str, fit):
+        super().__init__(selection, loss_column, fit)
+        self.constants = self.fit and dense_coefficients(fit.best)
+
+    @property
+    def found(self) -> bool:
+        """Whether the loss falls with size by a power law."""
+        return self.fit is not None and self.fit.status == "interior"
+
+    def _asdict(self) -> dict:
+        names = ("router", "rows", "sizes", "differences", "shorter", "cautions", "missing")
+        entry = {name: getattr(self, name) for name in names}
+        if self.fit is None:
+            return entry
+        law = {"status": self.fit.status, "line": self.fit.best.line, "rmsle": self.fit.rmsle}
+        law |= {"rmsle_percent": self.percent, "coefficients": self.constants}
+        return entry | law | {"misfit": misfit_dict(self.fit.misfit)}
 
 
-def dense_coefficients(fit) -> dict:
+def find(results: dict, source) -> dict[str, DenseLaw]:
+    """Return the power law of the dense runs of all seeds as "dense"."""
+    table, dense = source.part, [run.hyper_id for run in usual(source.good) if run.router == DENSE]
+    rows = RouterRows(DENSE, table.last[table.last["hyper_id"].isin(dense)], [])
+    return {"dense": DenseLaw(rows, table.loss_column, fit_form("dense", rows, table.loss_column))}
+
+
+def dense_coefficients(fit) -> dict[str, Constant]:
     """Return alpha and N_c of the fit of a dense law with rough intervals, from the curvature at the optimum."""
     reach = student_quantile(LEVEL, fit.rows - 2) * np.sqrt(np.diag(fit.covariance))
     alpha, critical = fit.coefficients
@@ -70,53 +62,50 @@ def dense_coefficients(fit) -> dict:
         Range("N_c", None, critical, critical / spread, critical * spread, ""),
     )
     found = fit.status == "interior"
-    return {item.name: coefficient(item, found and not undetermined(item.low, item.high)) for item in ranges}
+    return {item.name: constant_of(item, found and not undetermined(item.low, item.high)) for item in ranges}
 
 
 def sentence(report: Report) -> str | None:
     dense = report.results["dense"]
-    if report.laws or dense["missing"] is not None:
+    if report.laws or dense.missing is not None:
         return None
-    alpha, largest = dense["coefficients"]["alpha"], dense["misfit"]["largest_size"]
+    alpha, largest = dense.constants["alpha"], dense.fit.misfit.largest
     beyond = "."
     if largest is not None:
         beyond = (
-            "; fitted without the largest size, the law predicts the loss at this size "
-            f"{how_far_off(largest['log10'])}."
+            f"; fitted without the largest size, the law predicts the loss at this size {how_far_off(largest.miss)}."
         )
     return (
-        f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha['value'], '.4f')} "
-        f"({span(alpha, '.4f')}). Its error is {two_digits(dense['rmsle_percent'])} % of the loss (root mean "
+        f"**The dense models follow a power law**, L = (N_c/N)^alpha, with alpha {figure(alpha.value, '.4f')} "
+        f"({span(alpha, '.4f')}). Its error is {two_digits(dense.percent)} % of the loss (root mean "
         f"square){beyond}"
     )
 
 
 def section(report: Report) -> list[Block]:
     dense = report.results["dense"]
-    if dense["rows"] < 2:
+    if dense.rows < 2:
         return []
-    if dense["missing"] is not None:
-        return [f"There is no dense power law: {dense['missing']}."]
-    if dense["status"] != "interior":
+    if dense.missing is not None:
+        return [f"There is no dense power law: {dense.missing}."]
+    if not dense.found:
         return ["The dense runs have no power law: their loss does not fall with size."]
-    (alpha, size), printed = (
-        dense["coefficients"].values(),
-        report.results["printed"].query("router == @DENSE")["printed"],
-    )
+    alpha, size = dense.constants.values()
+    printed = report.results["printed"].query("router == @DENSE")["printed"]
     rows = [
-        ["alpha", figure(alpha["value"], ".4f"), span(alpha, ".4f")],
-        ["N_c", count(size["value"]) if size["determined"] else NOT_DETERMINED, counts_span(size)],
-        ["RMSLE", figure(dense["rmsle"], ".5f"), ""],
+        ["alpha", figure(alpha.value, ".4f"), span(alpha, ".4f")],
+        ["N_c", count(size.value) if size.determined else NOT_DETERMINED, counts_span(size)],
+        ["RMSLE", figure(dense.fit.rmsle, ".5f"), ""],
     ]
     if len(printed):
         rmsle = report.results["printed_laws"].set_index("router")["rmsle"][DENSE]
         shown = [figure(printed.iloc[0], ".3f"), count(printed.iloc[1]), figure(rmsle, ".5f")]
         rows = [[*row, cell] for row, cell in zip(rows, shown, strict=True)]
     return [
-        f"L = (N_c/N)^alpha, from {plural(dense['rows'], 'run')} at {plural(len(dense['sizes']), 'size')}. At N_c "
+        f"L = (N_c/N)^alpha, from {plural(dense.rows, 'run')} at {plural(len(dense.sizes), 'size')}. At N_c "
         "the line reaches a loss of 1 nat, far outside the data, so N_c is known only roughly.",
         Table(["", "fitted", "rough 95 % interval", *["printed"] * bool(len(printed))], rows),
     ]
 
 
-FINDING = Finding("dense", "The dense power law", find, section, sentence)
+FINDING = Finding(None, "The dense power law", find, section, sentence)

@@ -196,10 +196,6 @@ def _of_same_rows(below, above, rate: float, least_gain: float, name: str) -> np
     return _by_law(below[used], above, rate, least_gain, name)
 
 
-def _no_change(below, above, rate: float, least_gain: float) -> np.ndarray:
-    return np.full(len(above), below.loc[below["flops"].idxmax(), "accuracy"])
-
-
 _PREDICTORS = {
     "direct": functools.partial(_by_law, name="direct"),
     "ceiling": functools.partial(_by_law, name="ceiling"),
@@ -210,7 +206,7 @@ _PREDICTORS = {
     "ratio": functools.partial(_by_law, name="ratio", huber=RATIO_HUBER),
     "two-stage ratio": functools.partial(_by_law, name="two-stage-ratio"),
     "two-stage ratio, same rows": functools.partial(_of_same_rows, name="two-stage-ratio"),
-    "no change": _no_change,
+    "no change": lambda below, above, *_: np.full(len(above), below.loc[below["flops"].idxmax(), "accuracy"]),
 }
 """Each law as (rows below, rows above, guess rate, least gain) -> predicted accuracies above."""
 

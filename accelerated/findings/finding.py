@@ -1,12 +1,11 @@
 """What a finding and a report are, and text for sections on routers, losses, sizes and lists."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..results.blocks import Block, Heading, Notes, Table, count, figure, span
-from ..results.encoding import constants
 from ..wording import by_reason
 from .paper import NAMES
 
@@ -14,33 +13,56 @@ if TYPE_CHECKING:
     import pandas
 
 
+class TableFacts(NamedTuple):
+    """The table of a report, and the values in its runs; `experts`, `ks` and `frequencies` are those of routed runs."""
+
+    name: str
+    rows: int
+    runs: int
+    released: bool
+    row_choice: str
+    condition: bool  # whether `row_choice` holds for every section
+    loss_column: str
+    loss_columns: list[str]
+    routers: list[str]
+    sizes: list[int]
+    experts: list[int]
+    ks: list[int]
+    usual_frequency: float | None
+    frequencies: list[float]
+    seeds: list[int]
+    remarks: list[str]
+    last_steps: list[int]  # the first and the last
+
+
 class Report(NamedTuple):
     """The input of the sections of a report.
 
     Attributes:
-        sweep: result of `sweeps.find`, with "seconds"; None for a table
+        sweep: result of `sweeps.comparisons.find`; None for a table
         numbers: name of the file with the numbers
         full: whether every table is written
     """
 
     results: dict
     drawn: list[str]
-    sweep: dict | None = None
+    sweep: Any = None
     numbers: str = "results.json"
     full: bool = False
 
     @property
-    def table(self) -> dict:
+    def table(self) -> TableFacts:
         return self.results["table"]
 
     @property
-    def laws(self) -> list[dict]:
+    def laws(self) -> list:
+        """The `law.Law` of each router."""
         return self.results["laws"]
 
     @property
-    def fitted(self) -> list[dict]:
-        """The entries of the routers that have a law."""
-        return [law for law in self.laws if law["missing"] is None]
+    def fitted(self) -> list:
+        """The laws of the routers that have one."""
+        return [law for law in self.laws if law.missing is None]
 
     @property
     def gains(self) -> "pandas.DataFrame":
@@ -49,12 +71,12 @@ class Report(NamedTuple):
     @property
     def compared(self) -> bool:
         """Whether routed and dense runs of a sweep are compared; the law's count of gains is then not the answer."""
-        return bool(self.sweep and len(self.sweep["comparisons"]))
+        return bool(self.sweep and len(self.sweep.comparisons))
 
     @property
     def without_constants(self) -> list[str]:
         """The routers whose runs determine none of the law's constants."""
-        return [law["router"] for law in self.fitted if not any(each["determined"] for each in constants(law).values())]
+        return [law.router for law in self.fitted if not any(each.determined for each in law.constants.values())]
 
     @property
     def printed(self) -> bool:
@@ -87,7 +109,7 @@ class Finding(NamedTuple):
     """A question that a report answers.
 
     Attributes:
-        key: name of the frame that has rows if there is an answer
+        key: name of the frame that has rows if there is an answer; None if there always is one
         title: heading of the section
         find: returns the numbers as frames by name, from the results so far and a `source.Source`;
             results.json has their records
@@ -97,7 +119,7 @@ class Finding(NamedTuple):
         lacking: the runs that a table lacks if there is no answer, to be named in the report
     """
 
-    key: str
+    key: str | None
     title: str
     find: "Callable[[dict, Any], dict[str, pandas.DataFrame]]"
     section: Callable[[Report], list[Block]]
@@ -105,14 +127,17 @@ class Finding(NamedTuple):
     figures: Mapping[str, Callable] = MappingProxyType({})
     lacking: str = ""
 
+    def answered(self, results: dict) -> bool:
+        return self.key is None or len(results[self.key]) > 0
+
     def blocks(self, report: Report) -> list[Block]:
-        content = self.section(report) if len(report.results[self.key]) else []
+        content = self.section(report) if self.answered(report.results) else []
         return [Heading(self.title), *content] if content else []
 
 
 def main_gains(results: dict) -> "pandas.DataFrame":
     """Return the gains of the main loss."""
-    return results["gains"][results["gains"]["loss"] == results["table"]["loss_column"]]
+    return results["gains"][results["gains"]["loss"] == results["table"].loss_column]
 
 
 def table(frame: "pandas.DataFrame", columns: dict[str, Callable], keys: int = 1) -> Table:
@@ -129,7 +154,7 @@ def ends(row) -> str:
     return "not known" if row.low != row.low else f"{span(row, '+.2f')} %"
 
 
-def who(routers, entries: list[dict]) -> str:
+def who(routers, entries: list) -> str:
     """Return a prefix that names the routers of a sentence; "" for all routers."""
     return f"**{names(routers)}:** " if len(routers) < len(entries) else ""
 
@@ -138,9 +163,9 @@ def names(routers) -> str:
     return listed(map(router_name, dict.fromkeys(routers)))
 
 
-def missing(entries: list[dict], what: str) -> list[Block]:
+def missing(entries: Iterable, what: str) -> list[Block]:
     """Return a sentence for each reason why a result is missing, with its routers."""
-    reasons = {entry["router"]: entry["missing"] for entry in entries if entry["missing"]}
+    reasons = {entry.router: entry.missing for entry in entries if entry.missing}
     return [f"There is no {what} for {names(routers)}: {reason}." for reason, routers in by_reason(reasons).items()]
 
 

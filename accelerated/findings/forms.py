@@ -61,18 +61,17 @@ def scored(forms: dict[str, Fit | str], rows: int):
             yield [*head, form, None, None, *[None] * 2 * len(SCORES)]
             continue
         errors = [scores_of_kind[name] for scores_of_kind in scores]
-        cells = [(_known(each.held_out.rmsle), each.held_out.predicted, each.verdict) for each in errors]
-        yield [*head, None, form.status, form.rmsle, *(c for r, *rest in cells for c in (r, log_percent(r), *rest))]
-
-
-def _known(rmsle: float) -> float | None:
-    return float(rmsle) if math.isfinite(rmsle) else None
+        cells = []
+        for each in errors:
+            rmsle = each.held_out.rmsle if math.isfinite(each.held_out.rmsle) else None
+            cells += [rmsle, log_percent(rmsle), each.held_out.predicted, each.verdict]
+        yield [*head, None, form.status, form.rmsle, *cells]
 
 
 def best_of(results: dict) -> str | None:
     """Return the form that predicts left-out sizes best for every router that has a law; None if there is none."""
     best = results["forms"][results["forms"]["size_verdict"] == "best"]["law"]
-    fitted = sum(law["missing"] is None for law in results["laws"])
+    fitted = sum(law.missing is None for law in results["laws"])
     return best.iloc[0] if len(best) == fitted and best.nunique() == 1 else None
 
 
@@ -132,16 +131,12 @@ def draw(results: dict, runs: list[Run]):
         panel.set(title=title, xlabel="RMSLE of the runs left out (log10)", ylim=(-0.6, len(names) - 0.4))
         panel.set_xlim(0, None)
         panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        for name in set(names) - set(known["law"]):
-            _say_nothing(panel, names.index(name))
+        for name in sorted(set(names) - set(known["law"]), key=names.index):
+            look = {"va": "center", "fontsize": 9.5, "color": "#777777", "transform": panel.get_yaxis_transform()}
+            look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            panel.text(0.02, names.index(name), "cannot predict another size", **look)
     shared_legend(figure, panels)
     return figure
-
-
-def _say_nothing(panel, row: int) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-    look = {"va": "center", "fontsize": 9.5, "color": "#777777", "bbox": box}
-    panel.text(0.02, row, "cannot predict another size", transform=panel.get_yaxis_transform(), **look)
 
 
 FINDING = Finding("forms", "Which form of law", find, section, figures={"forms": draw})

@@ -21,6 +21,7 @@ from . import (
     used_runs,
     worth,
 )
+from .finding import TableFacts
 from .runs import LEVEL, Run, point_of, seed_scatter, usual_frequency
 from .source import Source, seeds_chosen, size_labels
 
@@ -72,7 +73,7 @@ def gather(
         "about": ABOUT,
         "level": LEVEL,
         "huber": huber,
-        "table": _table(table, runs),
+        "table": _facts(table, runs),
         "size_labels": {str(size): label for size, label in size_labels(table).items()},
         "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
     }
@@ -82,24 +83,18 @@ def gather(
     return results, good
 
 
-def _table(table: Source, runs: list[Run]) -> dict:
+def _facts(table: Source, runs: list[Run]) -> TableFacts:
     routed = [run for run in runs if run.router != DENSE]
-    return {
-        "name": table.name,
-        "rows": len(table.frame),
-        "runs": len(runs),
-        "released": table.released,
-        "row_choice": table.rows or "every seed",
-        "condition": table.has_condition,
-        "loss_column": table.loss_column,
-        "loss_columns": table.loss_columns,
-        "routers": sorted({run.router for run in routed}),
-        "sizes": sorted({run.size for run in runs}),
-        "experts": sorted({run.experts for run in routed}),
-        "ks": sorted({run.k for run in routed}),
-        "usual_frequency": usual_frequency(runs),
-        "frequencies": sorted({run.frequency for run in routed if run.frequency is not None}),
-        "seeds": sorted({run.seed for run in runs}) if "seed" in table.last else [],
-        "remarks": table.remarks,
-        "last_steps": [int(table.last["step"].min()), int(table.last["step"].max())],
-    }
+    return TableFacts(
+        table.name, len(table.frame), len(runs), table.released, table.rows or "every seed", table.has_condition,
+        table.loss_column, table.loss_columns,
+        routers=sorted({run.router for run in routed}),
+        sizes=sorted({run.size for run in runs}),
+        experts=sorted({run.experts for run in routed}),
+        ks=sorted({run.k for run in routed}),
+        usual_frequency=usual_frequency(runs),
+        frequencies=sorted({run.frequency for run in routed if run.frequency is not None}),
+        seeds=sorted({run.seed for run in runs}) if "seed" in table.last else [],
+        remarks=table.remarks,
+        last_steps=[int(table.last["step"].min()), int(table.last["step"].max())],
+    )  # fmt: skip

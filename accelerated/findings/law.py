@@ -1,6 +1,7 @@
 """What is the law of each router? The bounded (N, E) law, its constants with intervals, and what is not determined."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from ..tables.schema import DENSE
 from ..wording import by_reason, once, plural
 from .finding import CONSTANTS, LEGEND, Finding, Report, bullets, missing, names, router_name, status, who
 from .law_figures import coefficients_figure, level_figure, loss_figure
-from .source import columns_of
 
 FORMULA = """```
 log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
@@ -37,47 +37,48 @@ FEW = 6
 """With fewer spare runs than this, intervals are wide, because Student's quantile exceeds 2.4."""
 
 
-def find(results: dict, source) -> dict[str, list[dict]]:
-    """Return an entry for each router: its bounded law, fitted to the main rows of the table.
+class Law:
+    """A law that is fitted to the rows of one router.
 
-    Returns:
-        "laws", a list of dicts. Each has these keys:
-
-            router                its name
-            rows, dense_rows      number of rows of the law, and of the dense rows among them
-            sizes, experts        the values of N and E in these rows
-            left_out              the excluded runs, with reasons
-            differences, shorter  see `row_differences`
-            cautions              warnings about the rows and, with a law, about its residuals
-            missing               the reason why there is no law, or None
-
-        An entry with a law also has the keys of `Fit.to_dict`, "rmsle_percent", and the coefficients of `predict_curve`
-        as "curve".
+    Attributes:
+        router: its name
+        rows, dense_rows: number of rows of the law, and of the dense rows among them
+        sizes, experts: the values of N and E in these rows
+        left_out: the excluded runs, with reasons
+        missing: the reason why there is no law, or None
+        differences, shorter: see `row_differences`
+        cautions: warnings about the rows and, with a law, about its residuals
+        fit: the law, or None
+        constants: its coefficients and N_cutoff, by name
     """
-    return {"laws": [_entry(source, rows, fit) for rows, fit in source.fits()]}
+
+    def __init__(self, selection, loss_column: str, fit: Fit | str):
+        frame = selection.frame
+        self.router, self.rows = selection.router, len(frame)
+        self.dense_rows = int((frame["router_type"] == DENSE).sum())
+        columns = ("dense_parameter_count", "num_experts")
+        self.sizes, self.experts = (sorted({int(value) for value in frame[name]}) for name in columns)
+        self.left_out = selection.left_out
+        self.fit, self.missing = (None, fit) if isinstance(fit, str) else (fit, None)
+        self.differences, self.shorter = differences(frame) + row_doubts(selection, loss_column), shorter_runs(frame)
+        self.cautions = self.fit.cautions if self.fit else warnings(self.differences, self.shorter, None, None)
+        self.constants = self.fit and constants(fit)
+
+    @property
+    def percent(self) -> float:
+        """The RMSLE in percent of the loss."""
+        return log_percent(self.fit.rmsle)
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the fields and, with a law, those of `Fit.to_dict`, "rmsle_percent" and the law as "curve"."""
+        entry = {name: value for name, value in vars(self).items() if name not in ("fit", "constants")}
+        fitted = self.fit and fit_dict(self.fit) | {"rmsle_percent": self.percent, "curve": self.fit.best.curve}
+        return entry | (fitted or {})
 
 
-def _entry(source, selection, fit: Fit | str) -> dict:
-    size, experts, _ = columns_of(selection, source.loss_column)
-    entry = {
-        "router": selection.router,
-        "rows": size.size,
-        "dense_rows": int((selection.frame["router_type"] == DENSE).sum()),
-        "sizes": [int(n) for n in np.unique(size)],
-        "experts": [int(e) for e in np.unique(experts)],
-        "left_out": selection.left_out,
-        "missing": fit,
-    } | doubts(selection, source.loss_column)
-    if isinstance(fit, str):
-        return entry
-    percent = log_percent(fit.rmsle)
-    return entry | {"missing": None} | fit_dict(fit) | {"rmsle_percent": percent, "curve": fit.best.curve._asdict()}
-
-
-def doubts(selection, loss_column: str) -> dict:
-    differing = differences(selection.frame) + row_doubts(selection, loss_column)
-    shorter = shorter_runs(selection.frame)
-    return {"differences": differing, "shorter": shorter, "cautions": warnings(differing, shorter, None, None)}
+def find(results: dict, source) -> dict[str, list[Law]]:
+    """Return the `Law` of each router, a bounded law that is fitted to the main rows of the table, as "laws"."""
+    return {"laws": [Law(rows, source.loss_column, fit) for rows, fit in source.fits()]}
 
 
 def sentence(report: Report) -> str | None:
@@ -87,22 +88,23 @@ def sentence(report: Report) -> str | None:
             f"**There is no law.** The reason is under {report.see(FINDING.title)}. A scaling law is a formula that "
             "computes the loss from N and E, with a few constants that are fitted to runs."
         )
-    laws = [law for law in report.fitted if len(law["sizes"]) > 1 and law["status"] != "linear limit"]
+    laws = [law for law in report.fitted if len(law.sizes) > 1 and law.fit.status != "linear limit"]
     if not laws:
         return None
-    signs, head = [law["coefficients"]["c"] for law in laws], "Routing helps less as models grow."
-    if all(c["high"] < 0 for c in signs):
+    signs, head = [law.constants["c"] for law in laws], "Routing helps less as models grow."
+    if all(c.high < 0 for c in signs):
         return "**Routing helps more as models grow.** There is no size N_cutoff above which more experts stop helping."
-    if not all(c["low"] > 0 for c in signs):
+    if not all(c.low > 0 for c in signs):
         head = "The runs do not show whether routing helps less as models grow."
-    laws = [law for law in report.fitted if law["status"] != "linear limit"]
-    known = [law for law in laws if law["derived"]["N_cutoff"]["determined"]]
+    cutoffs = {law: law.constants["N_cutoff"] for law in report.fitted if law.fit.status != "linear limit"}
+    known = {law: cutoff.value for law, cutoff in cutoffs.items() if cutoff.determined}
+    times = {law: cutoff / law.sizes[-1] for law, cutoff in known.items()}
     parts = [
-        f"{count(law['derived']['N_cutoff']['value'])} for {router_name(law['router'])} "
-        f"({_times(law['derived']['N_cutoff']['value'] / law['sizes'][-1])} times the largest model)"
-        for law in known
+        f"{count(cutoff)} for {router_name(law.router)} "
+        f"({figure(times[law], ',.0f' if times[law] >= 10 else '.2g')} times the largest model)"
+        for law, cutoff in known.items()
     ]
-    unknown = [law["router"] for law in laws if law not in known]
+    unknown = [law.router for law in cutoffs if law not in known]
     parts += [f"not determined for {names(unknown)}"] if unknown else []
     words = (
         f"**{head}** Above the size N_cutoff, more experts stop helping. By the law, N_cutoff is {'; '.join(parts)}."
@@ -121,16 +123,10 @@ def _extrapolated(report: Report) -> str:
 
 
 def _cutoffs_with_floor(report: Report) -> str:
-    forms = {law["router"]: law["with_floor"]["forms"][1] for law in report.fitted if law["with_floor"]}
-    better = all(law["with_floor"] and law["with_floor"]["better"] for law in report.fitted)
-    if not better:
+    if not all(law.fit.forms and law.fit.floor_helps for law in report.fitted):
         return ""
-    ends = ", ".join(f"{cutoff_cell(form.cutoff)} for {router_name(router)}" for router, form in forms.items())
+    ends = ", ".join(f"{cutoff_cell(law.fit.forms[1].cutoff)} for {router_name(law.router)}" for law in report.fitted)
     return f" A law with a floor predicts left-out sizes better: by it, N_cutoff is {ends}."
-
-
-def _times(value: float) -> str:
-    return figure(value, ",.0f" if value >= 10 else ".2g")
 
 
 def section(report: Report) -> list[Block]:
@@ -147,16 +143,18 @@ def section(report: Report) -> list[Block]:
         legend = f"Brackets hold 95 % intervals. {LEGEND} *Miss*: RMS of the residuals."
         legend += " *Outside*: the printed constant is outside the interval." if report.printed else ""
         legend += " b and d are values at N = 1, far below any model here." if report.full else ""
-        blocks += [_constants(report), legend, *_open_points(report)]
+        points = once((law.router, list(_left_open(report, law))) for law in report.fitted)
+        lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
+        blocks += [_constants(report), legend, *["**What the runs do not determine:**"] * bool(lines), *lines]
     return blocks + (_details(report) if report.fitted and report.full else [])
 
 
 def floor_section(report: Report) -> list[Block]:
     """Return the law without and with a floor; the short report has only routers whose law is better with it."""
     tables = {
-        router_name(law["router"]): forms_table(law["with_floor"]["forms"], "")
+        router_name(law.router): forms_table(law.fit.forms, "")
         for law in report.fitted
-        if law["with_floor"] and (report.full or law["with_floor"]["better"])
+        if law.fit.forms and (report.full or law.fit.floor_helps)
     }
     if not tables:
         return []
@@ -175,36 +173,30 @@ def _constants(report: Report) -> Table:
     errors = report.results["printed_laws"].set_index("router")["rmsle"].map(log_percent)
     for law in report.fitted:
         cells = []
-        for name, coefficient in constants(law).items():
+        for name, coefficient in law.constants.items():
             ends = constant_span(coefficient, name)
-            value = constant(coefficient["value"], name) if coefficient["determined"] else NOT_DETERMINED
+            value = constant(coefficient.value, name) if coefficient.determined else NOT_DETERMINED
             cells.append(ends if ends == NOT_DETERMINED else f"{value} ({ends})")
-        rows.append([router_name(law["router"]), *cells, f"{figure(law['rmsle_percent'], '.2f')} %"])
-        if law["router"] in errors:
-            known = printed[printed["router"] == law["router"]]
+        rows.append([router_name(law.router), *cells, f"{figure(law.percent, '.2f')} %"])
+        if law.router in errors:
+            known = printed[printed["router"] == law.router]
             cells = [
                 (count(each.printed) if each.name == "N_cutoff" else figure(each.printed, ".3f"))
                 + " (outside)" * (not each.inside)
                 for each in known.itertuples()
             ]
-            rows.append(["paper", *cells, f"{figure(errors[law['router']], '.2f')} %"])
+            rows.append(["paper", *cells, f"{figure(errors[law.router], '.2f')} %"])
     return Table(["router", *CONSTANTS, "miss"], rows)
 
 
-def _open_points(report: Report) -> list[Block]:
-    points = once((law["router"], list(_left_open(report, law))) for law in report.fitted)
-    lines = bullets(f"{who(routers, report.fitted)}{words}" for words, routers in points.items())
-    return ["**What the runs do not determine:**", *lines] if lines else []
-
-
-def _left_open(report: Report, law: dict):
-    slopes, limit = report.results["slopes"], law["status"] == "linear limit"
-    slopes, spare = slopes[slopes["router"] == law["router"]], law["rows"] - len(law["coefficients"])
-    if len(law["sizes"]) == 2:
+def _left_open(report: Report, law: Law):
+    slopes, limit = report.results["slopes"], law.fit.status == "linear limit"
+    slopes, spare = slopes[slopes["router"] == law.router], law.rows - len(CONSTANTS[:-1])
+    if len(law.sizes) == 2:
         yield "With two sizes, every trend in N is a line through two points and cannot be checked."
     if spare < FEW:
         yield (
-            f"The law has six constants and {law['rows']} runs, so only {plural(spare, 'run')} can test the "
+            f"The law has six constants and {law.rows} runs, so only {plural(spare, 'run')} can test the "
             "fit. The intervals are wide, and they assume that the law is right."
         )
     if doubtful := slopes[slopes["sign"].str.startswith("no")]["N"].tolist():
@@ -226,42 +218,38 @@ def _left_open(report: Report, law: dict):
         yield from _open_constants(law)
 
 
-def _open_constants(law: dict):
+def _open_constants(law: Law):
     """Yield a sentence for each constant of a fit that is at an edge or beyond the runs, or whose sign is open."""
-    top, coefficients = law["experts"][-1], law["coefficients"]
-    if "E_start at 1" in law["status"]:
+    top, start, end, c = law.experts[-1], *(law.constants[name] for name in ("E_start", "E_max", "c"))
+    if "E_start at 1" in law.fit.status:
         yield "E_start is at its lower limit, 1: for small E, Ê is about E."
-    if "E_max unbounded" in law["status"]:
+    if "E_max unbounded" in law.fit.status:
         yield (
             f"E_max is not identified: in the best fit, Ê has no upper limit. Up to E = {top} these runs show no "
             "saturation, so they do not show where more experts stop helping."
         )
-    elif coefficients["E_max"]["determined"] and coefficients["E_max"]["value"] > top:
+    elif end.determined and end.value > top:
+        reached = None  # the fall of log L at the largest E, in percent of the fall at infinite E
+        if start.value < end.value < math.inf:
+            rise = effective_experts(top, start.value, end.value) / start.value
+            reached = 100 * math.log(rise) / math.log(end.value / start.value)
         yield (
             f"E_max lies beyond the largest trained E ({top}), so it is extrapolated from the bend of the curve. By "
-            f"this fit, E = {top} reaches {figure(_reached(law), '.0f')} % of the possible gain in log10 L."
+            f"this fit, E = {top} reaches {figure(reached, '.0f')} % of the possible gain in log10 L."
         )
-    if coefficients["c"]["low"] <= 0 <= coefficients["c"]["high"]:
+    if c.low <= 0 <= c.high:
         yield (
             "The sign of c is not identified: routing may help less or more as models grow, so do not use an N_cutoff "
             "from this fit."
         )
-    elif coefficients["c"]["high"] < 0:
+    elif c.high < 0:
         yield "c is below 0: here routing helps more as models grow, and there is no N_cutoff."
-
-
-def _reached(law: dict) -> float | None:
-    """Return the fall of log L at the largest E, in percent of the fall at infinite E."""
-    start, top = (law["coefficients"][name]["value"] for name in ("E_start", "E_max"))
-    if not start < top < math.inf:
-        return None
-    return 100 * math.log(effective_experts(law["experts"][-1], start, top) / start) / math.log(top / start)
 
 
 def _details(report: Report) -> list[Block]:
     rows = [
-        [router_name(law["router"]), str(law["rows"]), figure(law["rmsle"], ".5f")]
-        + [status(law["status"], [each["determined"] for each in constants(law).values()])]
+        [router_name(law.router), str(law.rows), figure(law.fit.rmsle, ".5f")]
+        + [status(law.fit.status, [each.determined for each in law.constants.values()])]
         for law in report.fitted
     ]
     return [

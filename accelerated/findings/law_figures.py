@@ -5,13 +5,11 @@ import pandas
 
 from ..laws.fitting import predict_curve
 from ..results.blocks import count
-from ..results.encoding import constants
 from .finding import router_name
 from .runs import Run
 from .style import (
     INK,
     colour_of,
-    curve_of,
     dots,
     label_ends,
     log_ticks,
@@ -32,13 +30,13 @@ FAR = 1e3
 
 def loss_figure(results: dict, runs: list[Run]):
     """Return loss against E at each size with the fitted law, one panel per router: the first panel of Figure 1."""
-    laws = [law for law in results["laws"] if losses_of(runs, law["router"])]
+    laws = [law for law in results["laws"] if losses_of(runs, law.router)]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 3.9)
     ends = []
     for panel, law in zip(panels, laws, strict=True):
-        groups, colour = losses_of(runs, law["router"]), colour_of(results, law["router"])
+        groups, colour = losses_of(runs, law.router), colour_of(results, law.router)
         sizes, counts = sorted({n for n, _ in groups}), sorted({e for _, e in groups})
         ends.append([])
         for i, size in enumerate(sizes):
@@ -48,7 +46,7 @@ def loss_figure(results: dict, runs: list[Run]):
         log_ticks(panel, counts)
         span = max(counts[-1] / counts[0], 2)
         xlim = (counts[0] * span**-0.05, counts[-1] * span**0.24)
-        panel.set(title=router_name(law["router"]), xlabel="experts E  (1 = dense)", xlim=xlim)
+        panel.set(title=router_name(law.router), xlabel="experts E  (1 = dense)", xlim=xlim)
     drawn = np.concatenate([line.get_ydata() for panel in panels for line in panel.lines])
     loss_axis(panels, drawn[np.isfinite(drawn)], results)
     for panel, labels in zip(panels, ends, strict=True):
@@ -56,54 +54,52 @@ def loss_figure(results: dict, runs: list[Run]):
     return figure
 
 
-def _draw_size(panel, law: dict, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
+def _draw_size(panel, law, size: int, losses: dict[int, list[float]], most: int, shade) -> tuple[float, float]:
     """Draw the runs of one size, and the law or a line through the means, up to E = `most`. Return the end of the line.
 
     Args:
         losses: {E: losses of the seeds}, sorted by E.
     """
     at, means = list(losses), [float(np.mean(seeds)) for seeds in losses.values()]
-    if law["missing"] is None:
+    if law.missing is None:
         fine = np.geomspace(1, most, 200)
-        line = predict_curve(curve_of(law), np.full(fine.size, float(size)), fine)
+        line = predict_curve(law.fit.best.curve, np.full(fine.size, float(size)), fine)
         panel.plot(fine, line, color=shade, linewidth=1.6)
     else:
         fine, line = at, means
         panel.plot(at, means, color=shade, linewidth=1.1, linestyle=":")
     for e, mean in zip(at, means, strict=True):
         dots(panel, e, mean, INK if e == 1 else shade, size=5.5)
-        _seeds(panel, e, losses[e])
+        if len(seeds := losses[e]) > 1:
+            panel.plot([e] * len(seeds), seeds, "_", color="black", markersize=13, markeredgewidth=0.8, zorder=4)
     return fine[-1], line[-1]
-
-
-def _seeds(panel, experts: int, losses: list[float]) -> None:
-    if len(losses) > 1:
-        panel.plot([experts] * len(losses), losses, "_", color="black", markersize=13, markeredgewidth=0.8, zorder=4)
 
 
 def level_figure(results: dict, runs: list[Run]):
     """Return level curves of the loss in the (N, E) plane, a panel per router: the second panel of Figure 1."""
-    laws = [law for law in results["laws"] if law["missing"] is None and len(law["sizes"]) > 1]
+    from matplotlib.ticker import MaxNLocator
+
+    laws = [law for law in results["laws"] if law.missing is None and len(law.sizes) > 1]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.1)
-    shown = [points_of(runs, law["router"]) for law in laws]
+    shown = [points_of(runs, law.router) for law in laws]
     losses = [loss for points in shown for loss in points.values()]
-    levels = _levels(min(losses), max(losses))
+    levels = MaxNLocator(13, steps=[1, 2, 5, 10]).tick_values(min(losses), max(losses))
     for panel, law, points in zip(panels, laws, shown, strict=True):
-        sizes, counts = law["sizes"], law["experts"]
+        sizes, counts = law.sizes, law.experts
         n = np.geomspace(sizes[0] / 1.25, sizes[-1] * 1.25, 120)
         e = np.geomspace(1, counts[-1] * 1.25, 120)
-        grid = predict_curve(curve_of(law), n[None, :].repeat(e.size, 0), e[:, None].repeat(n.size, 1))
+        grid = predict_curve(law.fit.best.curve, n[None, :].repeat(e.size, 0), e[:, None].repeat(n.size, 1))
         lines = panel.contour(n, e, grid, levels=levels, colors=[INK], linewidths=0.9)
         _label_levels(panel, lines, 2.0 ** (0.5 + len(counts) // 2), (sizes[0] * 1.12, sizes[-1] / 1.12))
-        _scatter(panel, points, colour_of(results, law["router"]), (min(losses), max(losses)))
+        _scatter(panel, points, colour_of(results, law.router), (min(losses), max(losses)))
         panel.set_xscale("log")
         panel.set_yscale("log", base=2)
         panel.set_yticks(counts, [str(count) for count in counts])
         panel.minorticks_off()
         size_axis(panel, sizes[0] / 1.25, sizes[-1] * 1.25)
-        panel.set(title=router_name(law["router"]), xlabel="dense parameters N", xlim=(n[0], n[-1]), ylim=(0.85, e[-1]))
+        panel.set(title=router_name(law.router), xlabel="dense parameters N", xlim=(n[0], n[-1]), ylim=(0.85, e[-1]))
     panels[0].set_ylabel("experts E  (1 = dense)")
     return figure
 
@@ -115,12 +111,6 @@ def _scatter(panel, points: dict, colour, ends: tuple[float, float]) -> None:
     scale = LinearSegmentedColormap.from_list("loss", [colour, "white"])
     look = {"norm": LogNorm(*ends), "cmap": scale, "s": 34, "edgecolors": INK, "linewidths": 0.6, "zorder": 3}
     panel.scatter([x for x, _ in points], [y for _, y in points], c=list(points.values()), **look)
-
-
-def _levels(low: float, high: float) -> np.ndarray:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(13, steps=[1, 2, 5, 10]).tick_values(low, high)
 
 
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:
@@ -149,8 +139,10 @@ def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> No
 
 def coefficients_figure(results: dict, runs: list[Run]):
     """Return each coefficient with its interval for each router, and the paper's printed value."""
-    laws = [law for law in results["laws"] if law["missing"] is None and law["status"] != "linear limit"]
-    rows = [{"router": law["router"], "name": name} | each for law in laws for name, each in constants(law).items()]
+    from matplotlib.ticker import MaxNLocator
+
+    laws = [law for law in results["laws"] if law.missing is None and law.fit.status != "linear limit"]
+    rows = [(law.router, name, *each[:3]) for law in laws for name, each in law.constants.items()]
     frame = pandas.DataFrame(rows, columns=["router", "name", "value", "low", "high"])
     frame = frame.merge(results["printed"][["router", "name", "printed"]], "left", ["router", "name"])
     shown = frame[frame["name"] != "d"].groupby("name", sort=False)
@@ -166,19 +158,13 @@ def coefficients_figure(results: dict, runs: list[Run]):
             _forest(panel, row, len(laws) - 1 - i, (low, high), colour_of(results, row.router))
         panel.set(title=name.replace("_", " "), xlim=(low, high), ylim=(-0.7, len(laws) - 0.3), yticks=[])
         panel.grid(axis="y", visible=False)
-        _few_ticks(panel, low, high)
+        if panel.get_xscale() == "log":
+            steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
+            round_ticks(panel, low, high, steps, 6, count)
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(4))
     shared_legend(figure, panels)
     return figure
-
-
-def _few_ticks(panel, low: float, high: float) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    if panel.get_xscale() == "log":
-        steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
-        round_ticks(panel, low, high, steps, 6, count)
-    else:
-        panel.xaxis.set_major_locator(MaxNLocator(4))
 
 
 def _reach(rows: pandas.DataFrame, logarithmic: bool) -> tuple[float, float]:

@@ -18,7 +18,7 @@ def sentence(report: Report) -> str | None:
     if not report.fitted:
         return None
     laws, nothing, scatter = report.fitted, report.without_constants, report.results["seed_scatter"]
-    worst, cause = max(law["rmsle_percent"] for law in laws), _cause(report)
+    worst, cause = max(law.percent for law in laws), _cause(report)
     head = "The law fits well, but not exactly."
     if len(nothing) == len(laws):
         head = "The runs do not determine the law: none of its constants is determined."
@@ -30,15 +30,18 @@ def sentence(report: Report) -> str | None:
         head = "The law fits exactly."
     sentences = [f"**{head}** Its error is at most {two_digits(worst)} % of the loss (root mean square)"]
     if scatter:
-        runs = f"{plural(scatter['runs'], 'run')} at {plural(len(scatter['points']), 'point')}"
+        runs = f"{plural(scatter.runs, 'run')} at {plural(len(scatter.points), 'point')}"
         share = "" if cause == "none" else f", so the law causes {cause} of the error"
-        sentences[0] += f"; seeds alone cause {two_digits(scatter['percent'])} % ({runs}){share}."
-        sentences += _unequal_scatter(report, scatter)
+        sentences[0] += f"; seeds alone cause {two_digits(scatter.percent)} % ({runs}){share}."
+        if scatter.equal_p < CLEAR:
+            ranked = sorted(scatter.sizes, key=lambda each: each.deviation)
+            ends = (f"{two_digits(each.percent)} % at N = {report.size(each.N)}" for each in (ranked[0], ranked[-1]))
+            sentences.append(f"The scatter of the seeds differs between sizes: {', '.join(ends)}.")
     else:
         sentences[0] += "; the part due to chance is not known, because no run was repeated with another seed."
     if 0 < len(nothing) < len(laws):
         sentences.append(f"For {names(nothing)}, the runs determine none of the law's constants.")
-    bent = [law["router"] for law in laws if _clear(law["misfit"]["bend"])]
+    bent = [law.router for law in laws if law.fit.misfit.bend and law.fit.misfit.bend.test.p < CLEAR]
     if bent:
         whose = "" if len(bent) == len(laws) else f" of {names(bent)}"
         sentences.append(
@@ -56,40 +59,28 @@ def _cause(report: Report) -> str | None:
     laws, scatter = report.fitted, report.results["seed_scatter"]
     if scatter is None:
         return None
-    if max(law["rmsle_percent"] for law in laws) > CHANCE * scatter["percent"]:
+    if max(law.percent for law in laws) > CHANCE * scatter.percent:
         return "most"
-    return "part" if any(_clear(law["misfit"]["beyond_seeds"]) for law in laws) else "none"
-
-
-def _clear(test: dict | None) -> bool:
-    return bool(test) and test["p"] < CLEAR
-
-
-def _unequal_scatter(report: Report, scatter: dict) -> list[str]:
-    """Return a sentence on the least and the greatest scatter of one size, if the sizes differ beyond chance."""
-    if scatter["equal_p"] >= CLEAR:
-        return []
-    ranked = sorted(scatter["sizes"], key=lambda each: each["deviation"])
-    ends = (f"{two_digits(each['percent'])} % at N = {report.size(each['N'])}" for each in (ranked[0], ranked[-1]))
-    return [f"The scatter of the seeds differs between sizes: {', '.join(ends)}."]
+    tests = [law.fit.misfit.seeds for law in laws]
+    return "part" if any(test and test.p < CLEAR for test in tests) else "none"
 
 
 def section(report: Report) -> list[Block]:
     """Return the residuals of the laws by size, and tests for a bend and for chance."""
-    dense, sizes = report.results["dense"], report.table["sizes"]
-    laws = report.fitted + ([dense] if dense.get("misfit") else [])
+    dense, sizes = report.results["dense"], report.table.sizes
+    laws = report.fitted + ([dense] if dense.fit else [])
     if not laws:
         return []
-    rows = []
+    rows, misfits = [], [law.fit.misfit for law in laws]
     for law in laws:
-        misses = {size["N"]: f"{figure(log_percent(size['log10']), '+.2f')} %" for size in law["misfit"]["sizes"]}
+        misses = {each.size: f"{figure(log_percent(each.miss), '+.2f')} %" for each in law.fit.misfit.sizes}
         rows.append([_law_name(law), *(misses.get(size, "") for size in sizes)])
     blocks: list[Block] = [
         "The next table shows how far the measured loss is above the law, as a mean over the runs of each size. "
         "Where the value is above zero, the law predicts too low a loss.",
         Table(["law", *map(report.size, sizes)], rows),
     ]
-    if any(law["misfit"]["bend"] or law["misfit"]["largest_size"] for law in laws):
+    if any(misfit.bend or misfit.largest for misfit in misfits):
         heads = ["law", "are the residuals curved in log N?", "are the residuals larger than the scatter of seeds?"]
         blocks += [
             Table(
@@ -98,28 +89,28 @@ def section(report: Report) -> list[Block]:
             ),
             "If the residuals are curved in log N, the law is also wrong beyond the smallest and the largest size.",
         ]
-    return blocks + ([NO_FLOOR] if any(law["misfit"]["rise"] is None for law in laws) else [])
+    return blocks + ([NO_FLOOR] if any(misfit.rise is None for misfit in misfits) else [])
 
 
-def _law_name(law: dict) -> str:
-    return "dense power law" if law["router"] == DENSE else router_name(law["router"])
+def _law_name(law) -> str:
+    return "dense power law" if law.router == DENSE else router_name(law.router)
 
 
-def _test_row(law: dict) -> list[str]:
-    bend, seeds, largest = (law["misfit"][name] for name in ("bend", "beyond_seeds", "largest_size"))
+def _test_row(law) -> list[str]:
+    bend, seeds, largest = law.fit.misfit.bend, law.fit.misfit.seeds, law.fit.misfit.largest
     cells = ["not known", "not known", "not predicted"]
     if bend:
-        cells[0] = f"{_answer(bend)} (p = {figure(bend['p'], '.2g')})"
+        cells[0] = f"{_answer(bend.test)} (p = {figure(bend.test.p, '.2g')})"
     if seeds:
-        size = f"N = {seeds['N']:,.0f}, " if seeds["N"] else ""
-        cells[1] = f"{_answer(seeds)} ({size}F = {figure(seeds['F'], '.3g')}, p = {figure(seeds['p'], '.2g')})"
+        size = f"N = {seeds.size:,.0f}, " if seeds.size else ""
+        cells[1] = f"{_answer(seeds)} ({size}F = {figure(seeds.statistic, '.3g')}, p = {figure(seeds.p, '.2g')})"
     if largest:
-        cells[2] = f"predicted {how_far_off(largest['log10'])}"
+        cells[2] = f"predicted {how_far_off(largest.miss)}"
     return [_law_name(law), *cells]
 
 
-def _answer(test: dict) -> str:
-    return "yes" if _clear(test) else "no evidence"
+def _answer(test) -> str:
+    return "yes" if test.p < CLEAR else "no evidence"
 
 
-FINDING = Finding("dense", "Where the laws miss", lambda results, source: {}, section, sentence)
+FINDING = Finding(None, "Where the laws miss", lambda results, source: {}, section, sentence)

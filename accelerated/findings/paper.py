@@ -54,21 +54,3 @@ SUSPECTS = (
 
 DENSE_LOSSES = {16_527_360: 3.1620, 27_279_360: 3.0284, 57_369_600: 2.8486, 368_123_904: 2.4633, 1_308_819_456: 2.2420}
 """{N: validation loss} of the released dense runs of seed 42, four decimals; the losses identify these runs."""
-
-
-class Advice(NamedTuple):
-    """A recommendation of the paper."""
-
-    key: str
-    words: str
-    checked: bool  # whether the published text has these words; otherwise they are only the usual quotation
-
-
-ADVICE = (
-    Advice("size", "Use routing for models of up to about 1.3B parameters (N).", False),
-    Advice("experts", "Use E = 64 to 128 experts.", False),
-    Advice("k", "Send each token to one expert (k = 1).", False),
-    Advice("router", "Use S-BASE as the default router.", False),
-    Advice("frequency", "Route half of the blocks or more (R from 0.5 to 1).", True),
-)
-"""Recommendations of the paper; `advice.py` compares them with a table."""

@@ -10,7 +10,7 @@ import pandas
 from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_loss
 
 from ..results.blocks import Block, count, counts_span, figure
-from ..results.encoding import constants
+from ..results.encoding import Constant
 from ..tables.schema import DENSE
 from .finding import Finding, Report, bullets, listed, router_name
 from .paper import DENSE_ALPHA, DENSE_N_C, PRINTED
@@ -40,28 +40,27 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     printed, laws, dense = [], [], results["dense"]
     if source.released and source.loss_column == "loss_validation":
         for (rows, _), law in zip(source.fits(), results["laws"], strict=True):
-            if law["missing"] is None and rows.router in PRINTED:
+            if law.missing is None and rows.router in PRINTED:
                 known = PRINTED[rows.router]
                 numbers = known.coefficients._asdict() | {"N_cutoff": known.cutoff}
-                printed += beside(rows.router, numbers, constants(law))
-                laws.append(
-                    (rows.router, law["rmsle"], *scores(known.coefficients, columns_of(rows, source.loss_column)))
-                )
-        if dense["missing"] is None:
+                printed += beside(rows.router, numbers, law.constants)
+                errors = scores(known.coefficients, columns_of(rows, source.loss_column))
+                laws.append((law.router, law.fit.rmsle, *errors))
+        if dense.missing is None:
             runs = [(run.size, run.loss) for run in usual(source.good) if run.router == DENSE]
             size, loss = np.array(runs, dtype=np.float64).T
-            printed += beside(DENSE, {"alpha": DENSE_ALPHA, "N_c": DENSE_N_C}, dense["coefficients"])
-            laws.append((DENSE, dense["rmsle"], _rmsle((DENSE_N_C / size) ** DENSE_ALPHA, loss), *[np.nan] * 4))
+            printed += beside(DENSE, {"alpha": DENSE_ALPHA, "N_c": DENSE_N_C}, dense.constants)
+            laws.append((DENSE, dense.fit.rmsle, _rmsle((DENSE_N_C / size) ** DENSE_ALPHA, loss), *[np.nan] * 4))
     return {
         "printed": pandas.DataFrame(printed, columns=COLUMNS).astype({"inside": bool}),
         "printed_laws": pandas.DataFrame(laws, columns=LAWS),
     }
 
 
-def beside(router: str, printed: dict[str, float], fitted: dict[str, dict]) -> list[tuple]:
+def beside(router: str, printed: dict[str, float], fitted: dict[str, Constant]) -> list[tuple]:
     """Return a row for each printed constant, beside the fit."""
     rows = [(name, value, fitted[name]) for name, value in printed.items()]
-    return [(router, name, value, fit["value"], fit["low"] <= value <= fit["high"]) for name, value, fit in rows]
+    return [(router, name, value, fit.value, fit.low <= value <= fit.high) for name, value, fit in rows]
 
 
 def scores(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> tuple[float, ...]:
@@ -110,7 +109,7 @@ def sentence(report: Report) -> str:
 
 def section(report: Report) -> list[Block]:
     """Return the differences between fits to the released runs and the printed results."""
-    if not report.table["released"]:
+    if not report.table.released:
         return []
     return bullets(
         [

@@ -15,7 +15,6 @@ from routelaws.reference.laws.routed import cutoff
 from ..laws.resampling import bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
 from ..laws.uncertainty import Quantity
 from ..results.blocks import Block, constant, figure, rough_span
-from ..results.encoding import constants
 from ..results.fit import Fit
 from .finding import CONSTANTS, Finding, Report, main_gains, router_name, table
 from .runs import LEVEL
@@ -47,7 +46,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     """
     intervals, resamples = [], []
     for (rows, fit), law in zip(source.fits(), results["laws"], strict=True):
-        if law["missing"] is None and len(law["sizes"]) > 1:
+        if law.missing is None and len(law.sizes) > 1:
             of_router, counts = _resampled(fit, _quantities(law, results))
             intervals += [(rows.router, *row) for row in of_router]
             resamples.append((rows.router, SEED, RESAMPLES, *counts))
@@ -80,16 +79,16 @@ def _refits(source) -> pandas.DataFrame:
     return frame[frame.duplicated("router", keep=False)].sort_values("router", kind="stable")
 
 
-def _quantities(law: dict, results: dict) -> list[tuple[Quantity, list[float]]]:
+def _quantities(law, results: dict) -> list[tuple[Quantity, list[float]]]:
     """Return the quantities, each with its value and the ends of its profile interval."""
-    ends, sizes, top = ("value", "low", "high"), (law["sizes"][0], law["sizes"][-1]), law["experts"][-1]
+    ends, sizes, top = ["value", "low", "high"], (law.sizes[0], law.sizes[-1]), law.experts[-1]
     slopes, gains = results["slopes"], main_gains(results)
-    slopes, gains = (rows[rows["router"] == law["router"]].set_index("N") for rows in (slopes, gains))
+    slopes, gains = (rows[rows["router"] == law.router].set_index("N") for rows in (slopes, gains))
     by_law = ["effective", "effective_low", "effective_high"]
     return [
-        *((Quantity(name), [constants(law)[name][end] for end in ends]) for name in CONSTANTS[2:] if name != "d"),
+        *((Quantity(name), [*law.constants[name][:3]]) for name in CONSTANTS[2:] if name != "d"),
         *((Quantity("slope", N=float(n)), slopes.loc[n, by_law].tolist()) for n in sizes),
-        *((Quantity("gain", N=float(n), E=float(top)), gains.loc[n, [*ends]].tolist()) for n in sizes),
+        *((Quantity("gain", N=float(n), E=float(top)), gains.loc[n, ends].tolist()) for n in sizes),
     ]
 
 

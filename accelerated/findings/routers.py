@@ -15,7 +15,7 @@ from ..results.misfit import CLEAR
 from ..tables.schema import DENSE
 from ..wording import plural
 from .finding import Finding, Report, change, ends, router_name, table
-from .runs import LEVEL, Run, frame_of, in_percent, means, usual
+from .runs import LEVEL, Run, Scatter, frame_of, in_percent, means, usual
 from .style import (
     DASHED,
     INK,
@@ -45,11 +45,11 @@ PAPERS = "S-Base"
 
 def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     dense = results["dense"]
-    alpha = dense["coefficients"]["alpha"]["value"] if dense.get("status") == "interior" else None
+    alpha = dense.constants["alpha"].value if dense.found else None
     return {"pairs": compare(source.good, alpha, results["seed_scatter"])}
 
 
-def compare(runs: list[Run], alpha: float | None, scatter: dict | None) -> pandas.DataFrame:
+def compare(runs: list[Run], alpha: float | None, scatter: Scatter | None) -> pandas.DataFrame:
     """Compare each pair of routers at each (N, E) that both have, and on average.
 
     Args:
@@ -84,16 +84,16 @@ def compare(runs: list[Run], alpha: float | None, scatter: dict | None) -> panda
     return in_percent(frame).astype({"N": "Int64", "E": "Int64"})[[*pair, *shown, "first_loss", "second_loss"]]
 
 
-def _reach(scatter: dict | None, size: int, shares: float) -> float:
+def _reach(scatter: Scatter | None, size: int, shares: float) -> float:
     """Return half the interval that seeds alone give a difference of log10 losses at one N; NaN if unknown.
 
     If the sizes have different scatter and runs of this N were repeated, only their scatter counts.
     """
     if scatter is None:
         return math.nan
-    same = [each for each in scatter["sizes"] if each["N"] == size and scatter["equal_p"] < CLEAR]
+    same = [each for each in scatter.sizes if each.N == size and scatter.equal_p < CLEAR]
     known = (same or [scatter])[0]
-    return student_quantile(LEVEL, known["degrees"]) * math.sqrt(shares) * known["deviation"]
+    return student_quantile(LEVEL, known.degrees) * math.sqrt(shares) * known.deviation
 
 
 def minus(pair, router: str) -> tuple[float, float, float]:
@@ -227,7 +227,7 @@ def _opposite(report: Report, frame: pandas.DataFrame) -> str:
 
 
 def routers_figure(results: dict, runs: list[Run]):
-    routers = [law["router"] for law in results["laws"]]
+    routers = [law.router for law in results["laws"]]
     if len(routers) < 2:
         return None
     points = {router: points_of(runs, router) for router in routers}
@@ -267,7 +267,10 @@ def pairs_figure(results: dict, runs: list[Run]):
         _draw_pair(panel, results, cells)
         panel.axhline(0, color=INK, linewidth=1.0)
         log_ticks(panel, sorted(cells["E"].unique()))
-        panel.set(title=_pair_title(pair), xlabel="experts E", ylim=(min(ends) - room, max(ends) + room))
+        names = [router_name(router) for router in (pair.first, pair.second)]
+        names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
+        title = f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"
+        panel.set(title=title, xlabel="experts E", ylim=(min(ends) - room, max(ends) + room))
     panels[0].set_ylabel("difference of the loss, %")
     shared_legend(figure, panels)
     return figure
@@ -282,12 +285,6 @@ def _draw_pair(panel, results: dict, cells: pandas.DataFrame) -> None:
         panel.plot([], [], "o", color=colour, markersize=4.5, label=f"N = {size_name(results, size)}")
         faces = ["white" if verdict == OPEN else colour for verdict in rows["verdict"]]
         panel.scatter(experts, rows["percent"], s=20, facecolor=faces, edgecolor=colour, zorder=3)
-
-
-def _pair_title(pair) -> str:
-    names = [router_name(router) for router in (pair.first, pair.second)]
-    names = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
-    return f"{names[0]}{' ' if sum(map(len, names)) <= LONGEST else chr(10)}minus {names[1]}"
 
 
 FINDING = Finding(

@@ -99,17 +99,50 @@ def point_of(run: Run) -> tuple:
     return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
 
 
-def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
-    """Return the scatter of log10 L over seeds: the standard deviation pooled over the points with several seeds.
+class Repeated(NamedTuple):
+    """The runs of one point that differ only in their seed; the range and the deviation of their losses in nats."""
+
+    router: str
+    N: int
+    E: int
+    seeds: list[int]
+    losses: list[float]
+    range: float
+    deviation: float
+
+
+class SizeScatter(NamedTuple):
+    """The scatter over seeds at one size, as in `Scatter`."""
+
+    N: int
+    deviation: float
+    percent: float
+    degrees: int
+
+
+class Scatter(NamedTuple):
+    """The scatter of log10 L over seeds.
+
+    Attributes:
+        deviation, percent: the standard deviation, pooled over the points; in percent of the loss
+        degrees: its degrees of freedom
+        equal_p: p-value of Bartlett's test; if it is small, the sizes have different scatter
+    """
+
+    deviation: float
+    percent: float
+    degrees: int
+    runs: int
+    sizes: list[SizeScatter]
+    equal_p: float
+    points: list[Repeated]
+
+
+def seed_scatter(runs: list[Run], point=point_of) -> Scatter | None:
+    """Return the scatter over seeds; None if no point has several seeds.
 
     Args:
         point: returns the key of a run's point.
-
-    Returns:
-        {"deviation", "percent", "degrees", "runs", "sizes": [{"N", "deviation", "percent", "degrees"}], "equal_p",
-        "points": [{"router", "N", "E", "seeds", "losses", "range", "deviation"}]}. None if no point has several seeds.
-        The range and the deviation of a point are in nats. `equal_p` is the p-value of Bartlett's test: a small value
-        means that the sizes have different scatter.
     """
     groups: dict = {}
     for run in trusted(runs):
@@ -117,35 +150,25 @@ def seed_scatter(runs: list[Run], point=point_of) -> dict | None:
     points = [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
     if not points:
         return None
-    sizes = sorted({group[0].size for group in points})
-    sums = {size: _squares([group for group in points if group[0].size == size]) for size in sizes}
-    return {
-        **_deviation(*map(sum, zip(*sums.values(), strict=True))),
-        "runs": sum(map(len, points)),
-        "sizes": [{"N": size} | _deviation(*each) for size, each in sums.items()],
-        "equal_p": equal_variances(*zip(*sums.values(), strict=True)),
-        "points": sorted(map(_seeds, points), key=lambda entry: (entry["router"], entry["N"], entry["E"])),
-    }
+    sums = {size: [0.0, 0] for size in sorted({group[0].size for group in points})}  # squares, degrees of freedom
+    for group in points:
+        logs = np.log10([run.loss for run in group])
+        sums[group[0].size][0] += float(np.sum((logs - logs.mean()) ** 2))
+        sums[group[0].size][1] += logs.size - 1
+    squares, degrees = zip(*sums.values(), strict=True)
+    sizes = [SizeScatter(size, *_deviation(*each)) for size, each in sums.items()]
+    known = sum(map(len, points)), sizes, equal_variances(squares, degrees)
+    return Scatter(
+        *_deviation(sum(squares), sum(degrees)), *known, sorted(map(_seeds, points), key=lambda each: each[:3])
+    )
 
 
-def _squares(groups: list[list[Run]]) -> tuple[float, int]:
-    logs = [np.log10([run.loss for run in group]) for group in groups]
-    return sum(float(np.sum((each - each.mean()) ** 2)) for each in logs), sum(each.size - 1 for each in logs)
-
-
-def _deviation(squares: float, degrees: int) -> dict:
+def _deviation(squares: float, degrees: int) -> tuple[float, float, int]:
     deviation = math.sqrt(squares / degrees)
-    return {"deviation": deviation, "percent": log_percent(deviation), "degrees": degrees}
+    return deviation, log_percent(deviation), degrees
 
 
-def _seeds(group: list[Run]) -> dict:
-    losses = [run.loss for run in group]
-    return {
-        "router": group[0].router,
-        "N": group[0].size,
-        "E": group[0].experts,
-        "seeds": [run.seed for run in group],
-        "losses": losses,
-        "range": max(losses) - min(losses),
-        "deviation": float(np.std(losses, ddof=1)),
-    }
+def _seeds(group: list[Run]) -> Repeated:
+    first, losses = group[0], [run.loss for run in group]
+    ends = max(losses) - min(losses), float(np.std(losses, ddof=1))
+    return Repeated(first.router, first.size, first.experts, [run.seed for run in group], losses, *ends)

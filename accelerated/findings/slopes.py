@@ -105,14 +105,13 @@ def sentence(report: Report) -> str | None:
 
 def answer(report: Report) -> list[Block]:
     """Return the gains at the smallest and the largest size, for the first page."""
-    gains, laws = report.gains, report.fitted
+    gains = report.gains
     if gains.empty:
         return []
     rows = [
-        [router_name(law["router"]), f"1 → {rows['E'].iloc[0]}", *at_ends(report, rows)]
-        + [f"{figure(law['rmsle_percent'], '.2f')} %"]
-        for law in laws
-        for rows in [gains[gains["router"] == law["router"]]]
+        [router_name(law.router), f"1 → {rows['E'].iloc[0]}", *at_ends(report, rows), f"{figure(law.percent, '.2f')} %"]
+        for law in report.fitted
+        for rows in [gains[gains["router"] == law.router]]
     ]
     by_law = (
         f"**By the law,** fitted to these runs, the gain of the largest E is certain at {(gains['high'] < 0).sum()} of "
@@ -122,13 +121,13 @@ def answer(report: Report) -> list[Block]:
 
 
 def end_heads(report: Report) -> list[str]:
-    sizes = report.table["sizes"]
+    sizes = report.table.sizes
     return [f"change of the loss at N = {report.size(size)}" for size in (sizes[0], sizes[-1])[: len(sizes)]]
 
 
 def at_ends(report: Report, gains: pandas.DataFrame) -> list[str]:
     """Return the first and the last gain as cells. A cell names the gain's N if the column has another N."""
-    sizes, cells = report.table["sizes"], []
+    sizes, cells = report.table.sizes, []
     for gain, size in list(zip(gains.iloc[[0, -1]].itertuples(), (sizes[0], sizes[-1]), strict=True))[: len(sizes)]:
         at = "" if gain.N == size else f" at N = {report.size(gain.N)}"
         cells.append(f"{figure(gain.percent, '+.1f')} % ({span((gain.percent_low, gain.percent_high), '+.1f')}){at}")

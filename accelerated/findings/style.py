@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from ..files import write_atomically
-from ..laws.fitting import LossCurve
 from ..results.blocks import count
 from ..tables.schema import DENSE
 from .finding import loss_name
@@ -90,12 +89,12 @@ def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
 
 
 def colour_of(results: dict, router: str) -> str:
-    others = [name for name in results["table"]["routers"] if name not in COLOURS]
+    return colour_among(results["table"].routers, router)
+
+
+def colour_among(routers: list[str], router: str) -> str:
+    others = [name for name in routers if name not in COLOURS]
     return COLOURS.get(router) or MORE_COLOURS[others.index(router) % len(MORE_COLOURS)]
-
-
-def curve_of(law: dict) -> LossCurve:
-    return LossCurve(**law["curve"])
 
 
 def size_name(results: dict, size: int) -> str:
@@ -103,7 +102,7 @@ def size_name(results: dict, size: int) -> str:
 
 
 def loss_label(results: dict) -> str:
-    return f"{loss_name(results['table']['loss_column'])} loss (nats per token)"
+    return f"{loss_name(results['table'].loss_column)} loss (nats per token)"
 
 
 def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:

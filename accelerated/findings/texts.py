@@ -4,7 +4,7 @@ import numpy as np
 import pandas
 
 from ..results.blocks import NOT_DETERMINED, Block, Table, constant, figure, log_percent
-from ..results.encoding import constants, fit_constants
+from ..results.encoding import Constant, constants
 from .finding import CONSTANTS, LEGEND, Finding, Report, listed, loss_name, names, router_name, status
 from .runs import Run
 from .slopes import at_ends, end_heads
@@ -26,7 +26,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
         for no law, or None), status, rmsle, rmsle_percent, objective. "text_constants": loss, router, name, value, low,
         high, verdict, determined.
     """
-    texts, known = [], [pandas.DataFrame(columns=[*KEY, "name", "value", "low", "high", "verdict", "determined"])]
+    texts, known = [], []
     for column in source.loss_columns:
         try:
             fits = source.fits(column)
@@ -40,11 +40,11 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
                 continue
             scores = {"status": fit.status, "rmsle": fit.rmsle, "rmsle_percent": log_percent(fit.rmsle)}
             texts[-1] |= {"missing": None, "objective": fit.best.objective} | scores
-            frame = pandas.DataFrame(constants(fit_constants(fit)).values(), index=[*CONSTANTS]).rename_axis("name")
-            known.append(frame.reset_index().assign(loss=column, router=selection.router))
+            known += [(column, selection.router, name, *each) for name, each in constants(fit).items()]
+    known = pandas.DataFrame(known, columns=[*KEY, "name", *Constant._fields])
     return {
         "texts": pandas.DataFrame(texts, columns=COLUMNS).astype({"rows": "Int64"}),
-        "text_constants": pandas.concat(known, ignore_index=True).astype({"determined": bool}),
+        "text_constants": known.astype({"determined": bool}),
     }
 
 
@@ -59,9 +59,9 @@ def sentence(report: Report) -> str | None:
     """Return sentences on E_max of each router and on fits to other texts that the runs do not determine."""
     if not report.fitted:
         return None
-    unknown = [law["router"] for law in report.fitted if not law["coefficients"]["E_max"]["determined"]]
+    unknown = [law.router for law in report.fitted if not law.constants["E_max"].determined]
     unknown = [router for router in unknown if router not in report.without_constants]
-    fits = {key: left for key, left in undetermined(report).items() if key[0] != report.table["loss_column"]}
+    fits = {key: left for key, left in undetermined(report).items() if key[0] != report.table.loss_column}
     sentences = []
     if unknown:
         sentences.append(f"E_max, above which more experts do not help, is not determined for {names(unknown)}.")
@@ -81,7 +81,7 @@ def _text(loss: str, router: str) -> str:
 def section(report: Report) -> list[Block]:
     texts, gains = report.results["texts"], report.results["gains"].groupby(KEY)
     fits = texts[texts["missing"].isna()]
-    if len(report.table["loss_columns"]) < 2 or fits.empty:
+    if len(report.table.loss_columns) < 2 or fits.empty:
         return []
     lacking = [
         f"{loss_name(row.loss) if pandas.isna(row.router) else _text(row.loss, row.router)}: {row.missing}."

@@ -78,27 +78,25 @@ CHOICES = {
 
 def section(report: Report) -> list[Block]:
     known = report.table
-    blocks: list[Block] = [
-        f"The last evaluation of each run is used (step {range_of(sorted(set(known['last_steps'])))})."
-    ]
+    blocks: list[Block] = [f"The last evaluation of each run is used (step {range_of(sorted(set(known.last_steps)))})."]
     if report.laws:
-        chosen = CHOICES.get(known["row_choice"], f"`{known['row_choice']}`")
-        counts = listed(f"{router_name(law['router'])} {law['rows']}" for law in report.laws)
-        part = f" that `{known['row_choice']}` chooses" if known["condition"] else ""
+        chosen = CHOICES.get(known.row_choice, f"`{known.row_choice}`")
+        counts = listed(f"{router_name(law.router)} {law.rows}" for law in report.laws)
+        part = f" that `{known.row_choice}` chooses" if known.condition else ""
         blocks.append(
             f"The laws that use N and E are fitted to {chosen}; each router's law also uses the dense runs. Number of "
             f"runs: {counts}. The law that uses F and B, and the ablations, use every run{part} except the suspect "
             "runs. The pairs use the runs with k = 1 and the most common routing frequency."
         )
-    elif known["condition"]:
-        blocks.append(f"The law uses the rows `{known['row_choice']}`.")
-    if (reasons := unused(report)) and known["routers"]:
+    elif known.condition:
+        blocks.append(f"The law uses the rows `{known.row_choice}`.")
+    if (reasons := unused(report)) and known.routers:
         rows = [[reason, str(len(ids)), ", ".join(map(str, ids))] for reason, ids in reasons.items()]
         blocks += [
             "No law that uses N and E is fitted to these runs; the table gives the first reason that applies:",
             Table(["reason", "runs", "hyper_id"], rows),
         ]
-    return [*blocks, *_suspects(report), *known["remarks"], *_odd_runs(report)]
+    return [*blocks, *_suspects(report), *known.remarks, *_odd_runs(report)]
 
 
 def _suspects(report: Report) -> list[Block]:
@@ -130,7 +128,7 @@ def _odd_runs(report: Report) -> list[Block]:
     twice = [_alike(report, group) for _, group in groups if not group["suspect"].any()]
     if twice:
         sentences.append(f"Some runs have the same router, N, E, k, R and seed: {'; '.join(twice)}. All are used.")
-    if report.sweep and report.sweep["not_learned"]:  # such runs are no gaps
+    if report.sweep and report.sweep.not_learned:  # such runs are no gaps
         gaps = gaps[:0]
     if len(gaps) > MANY_GAPS:
         sentences.append(f"The grid has {plural(len(gaps), 'gap')}.")
@@ -140,7 +138,7 @@ def _odd_runs(report: Report) -> list[Block]:
             for row in gaps.itertuples()
         )
         sentences.append(f"The grid lacks {listed(cells)}.")
-    if report.table["released"]:
+    if report.table.released:
         sentences.append(
             "The dense 130M model was trained with seeds 1, 2 and 3, but not with seed 42. So the paper's choice of "
             "rows, seed 42, has no dense model of this size."

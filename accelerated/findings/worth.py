@@ -5,18 +5,19 @@ import math
 import numpy as np
 import pandas
 
+from routelaws.reference.laws.dense import DenseLine
 from routelaws.reference.laws.intervals import range_of
 
 from ..laws.fitting import LossCurve, predict_curve
 from ..laws.uncertainty import Quantity, profile_intervals
 from ..results.blocks import NOT_DETERMINED, Block, count, counts_span, figure, ten_to, undetermined, verdict
 from .finding import Finding, Report, names, router_name, table
+from .law import Law
 from .runs import LEVEL, REACH, Run
 from .style import (
     DASHED,
     INK,
     colour_of,
-    curve_of,
     dots,
     loss_axis,
     panel_grid,
@@ -40,7 +41,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
         size by the power law of the dense runs, or NaN), measured_times.
     """
     dense, rows = results["dense"], []
-    line = dense["line"] if dense.get("status") == "interior" else {"intercept": math.nan, "slope": math.nan}
+    line = dense.fit.best.line if dense.found else DenseLine(math.nan, math.nan)
     for selection, fit in source.fits():
         if isinstance(fit, str):
             continue
@@ -57,20 +58,20 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     return {"worth": pandas.DataFrame(rows, columns=COLUMNS)}
 
 
-def equal_dense_size(loss: float, line: dict) -> float:
+def equal_dense_size(loss: float, line: DenseLine) -> float:
     """Return the size of the dense model with this loss, by the dense power law.
 
     Args:
         loss: nats per token, above 0.
-        line: {"intercept", "slope"} of log10 L = intercept + slope · log10 N, with a slope below 0. The form
-            (N_c/N)^alpha is not used, because N_c can exceed the largest float.
+        line: log10 L = intercept + slope · log10 N, with a slope below 0. The form (N_c/N)^alpha is not used, because
+            N_c can exceed the largest float.
     """
-    return ten_to((math.log10(loss) - line["intercept"]) / line["slope"])
+    return ten_to((math.log10(loss) - line.intercept) / line.slope)
 
 
 def section(report: Report) -> list[Block]:
     frame = report.results["worth"]
-    rising = [law["router"] for law in report.fitted if law["misfit"]["rise"] is not None]
+    rising = [law.router for law in report.fitted if law.fit.misfit.rise is not None]
     known = frame[~frame["router"].isin(rising)]
     blocks: list[Block] = [
         "The *effective parameter count* of a routed model is the size of the dense model with the same loss. The "
@@ -83,8 +84,8 @@ def section(report: Report) -> list[Block]:
         )
     if known.empty:
         return blocks
-    if report.results["dense"]["sizes"]:
-        top = report.size(report.results["dense"]["sizes"][-1])
+    if sizes := report.results["dense"].sizes:
+        top = report.size(sizes[-1])
         blocks.append(f"Above {top}, the largest dense model, both sizes are extrapolated.")
     caption = (
         "The x-axis is the size of the dense model with the same loss by the law. If the law holds, dense (squares) "
@@ -112,41 +113,45 @@ def section(report: Report) -> list[Block]:
 
 def draw(results: dict, runs: list[Run]):
     """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
-    laws = [law for law in results["laws"] if law["missing"] is None and _worth_showing(law, runs)]
+    laws = [law for law in results["laws"] if law.missing is None and _worth_showing(law, runs)]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.0)
     everything, reach = [], []
     for panel, law in zip(panels, laws, strict=True):
-        points = points_of(runs, law["router"])
+        points = points_of(runs, law.router)
         everything += points.values()
         reach += _draw_worth(panel, results, law, points)
     low, high = min(reach) / 1.35, max(reach) * 1.35
     for panel, law in zip(panels, laws, strict=True):
-        _draw_dense_curve(panel, law, low, high)
+        at = np.geomspace(low, high, 50)
+        inside = (at >= law.sizes[0]) & (at <= law.sizes[-1])
+        line = predict_curve(law.fit.best.curve, at, np.ones(at.size))
+        panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
+        panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
         panel.set_xscale("log")
         size_axis(panel, low, high)
-        panel.set(title=router_name(law["router"]), xlabel="effective parameter count", xlim=(low, high))
+        panel.set(title=router_name(law.router), xlabel="effective parameter count", xlim=(low, high))
         panel.legend(loc="lower left", handletextpad=0.1, borderaxespad=0.1, labelspacing=0.25, fontsize=9)
     loss_axis(panels, everything, results)
     return figure
 
 
-def _worth_showing(law: dict, runs: list[Run]) -> bool:
+def _worth_showing(law: Law, runs: list[Run]) -> bool:
     """Return whether dense models of equal loss are within `REACH` of the trained models."""
-    if not law["curve"]["size"] < 0:
+    curve = law.fit.best.curve
+    if not curve.size < 0:
         return False
-    at = list(points_of(runs, law["router"]))
-    worth = _effective(curve_of(law), np.array([n for n, _ in at], float), np.array([e for _, e in at], float))
-    return bool(law["sizes"][0] / REACH < worth.min() and worth.max() < law["sizes"][-1] * REACH)
+    worth = _effective(curve, *np.array(list(points_of(runs, law.router)), float).T)
+    return bool(law.sizes[0] / REACH < worth.min() and worth.max() < law.sizes[-1] * REACH)
 
 
-def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
+def _draw_worth(panel, results: dict, law: Law, points: dict) -> list[float]:
     """Draw the losses {(N, E): mean loss} of a router against effective parameters. Return the effective parameters."""
-    sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law["router"]), []
+    sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law.router), []
     for i, size in enumerate(sizes):
         at = sorted(e for n, e in points if n == size)
-        worth = _effective(curve_of(law), np.full(len(at), float(size)), np.array(at, float))
+        worth = _effective(law.fit.best.curve, np.full(len(at), float(size)), np.array(at, float))
         reach += list(worth)
         for e, x in zip(at, worth, strict=True):
             if e == 1:
@@ -156,14 +161,6 @@ def _draw_worth(panel, results: dict, law: dict, points: dict) -> list[float]:
                 label = f"N = {size_name(results, size)}" if first else None
                 dots(panel, x, points[size, e], size_shade(colour, i, len(sizes)), "o", label, 5.5)
     return reach
-
-
-def _draw_dense_curve(panel, law: dict, low: float, high: float) -> None:
-    at = np.geomspace(low, high, 50)
-    inside = (at >= law["sizes"][0]) & (at <= law["sizes"][-1])
-    line = predict_curve(curve_of(law), at, np.ones(at.size))
-    panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
-    panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
 
 
 def _effective(curve: LossCurve, size: np.ndarray, experts: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from ..findings.finding import Report, anchor, bullets
 from ..findings.gather import FINDINGS, gather
 from ..findings.source import BOUNDED, Source, open_runs
 from ..laws.catalogue import LAWS
-from ..results.blocks import Block, Heading
+from ..results.blocks import Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.encoding import dumps
 from ..results.fit import check_huber
@@ -93,16 +93,16 @@ def write_reproduction(
         raise InputError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
 
-def markdown(
-    results: dict, drawn: list[str], sweep: dict | None = None, numbers: str = "results.json", full: bool = False
-) -> str:
+def markdown(results: dict, drawn: list[str], sweep=None, numbers: str = "results.json", full: bool = False) -> str:
     """Return the report; arguments as the fields of `finding.Report`."""
     report = Report(results, drawn, sweep, numbers, full)
     body = [block for section in (FULL if full else SHORT) for block in section(report)]
     if not full:
         last = sweep_sections.training_figure if sweep else routers.differences
         return blocks_markdown([*first_page(report), *body, *last(report), *table_sections.more_section(report)])
-    return blocks_markdown([*first_page(report), *_contents(body), *body])
+    heads = re.findall(r"^## (.*)$", blocks_markdown(body), re.MULTILINE)
+    contents = bullets(f"[{head}](#{anchor(head)})" for head in heads)
+    return blocks_markdown([*first_page(report), Heading("Contents"), *contents, *body])
 
 
 def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:
@@ -110,8 +110,3 @@ def write_files(folder: Path, numbers: str, content: dict, text: str) -> Path:
     write_atomically(folder / "report.html", page(text, folder))
     write_atomically(folder / "report.md", text)
     return folder / "report.md"
-
-
-def _contents(body: list[Block]) -> list[Block]:
-    heads = re.findall(r"^## (.*)$", blocks_markdown(body), re.MULTILINE)
-    return [Heading("Contents"), *bullets(f"[{head}](#{anchor(head)})" for head in heads)]

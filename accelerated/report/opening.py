@@ -20,8 +20,10 @@ WHAT = (
 
 
 def first_page(report: Report) -> list[Block]:
+    title = "the released runs, fitted again" if report.table.released else report.table.name
+    title = f"sweep “{report.sweep.name}”" if report.sweep else title
     return [
-        Heading(f"Scaling laws of routed language models: {_title(report)}", 1),
+        Heading(f"Scaling laws of routed language models: {title}", 1),
         *_unfinished(report),
         f"{WHAT} The laws are those of {PAPER}. Intervals are at 95 %.",
         *loss_figure(report),
@@ -30,28 +32,22 @@ def first_page(report: Report) -> list[Block]:
         Heading("What came out"),
         *bullets(answers(report)),
         *slopes.answer(report),
-        *([] if report.table["routers"] else [_no_routed_run(report)]),
+        *([] if report.table.routers else [_no_routed_run(report)]),
     ]
-
-
-def _title(report: Report) -> str:
-    if report.sweep:
-        return f"sweep “{report.sweep['name']}”"
-    return "the released runs, fitted again" if report.table["released"] else report.table["name"]
 
 
 def _unfinished(report: Report) -> list[Block]:
     sweep = report.sweep
-    if not sweep or not sweep["waiting"]:
+    if not sweep or not sweep.waiting:
         return []
     return [
-        f"> **Not finished: {len(sweep['runs'])} of {sweep['planned']} runs are complete.** The results below use only "
-        f"these runs and may change. “More” at the end names the {len(sweep['waiting'])} missing runs."
+        f"> **Not finished: {len(sweep.runs)} of {sweep.planned} runs are complete.** The results below use only "
+        f"these runs and may change. “More” at the end names the {len(sweep.waiting)} missing runs."
     ]
 
 
 def _trained(report: Report) -> list[Block]:
-    sweep, runs, sizes = report.sweep, report.sweep["runs"], report.table["sizes"]
+    sweep, runs, sizes = report.sweep, report.sweep.runs, report.table.sizes
     models = f"{plural(len(runs), 'language model')} of {plural(len(sizes), 'size')}"
     tokens, vocabularies = reach(runs["tokens"]), (f"{size:,}" for size in distinct(runs["vocabulary"]))
     text = (
@@ -83,33 +79,33 @@ def _routed(runs) -> str:
     )
 
 
-def _how_long(sweep: dict) -> str:
-    seconds = sweep["seconds"]
-    rest = f"fits took {duration(seconds['fitting'])}, figures {duration(seconds['figures'])}."
-    if not sweep["sessions"]:
+def _how_long(sweep) -> str:
+    seconds = sweep.seconds
+    rest = f"fits took {duration(seconds.fitting)}, figures {duration(seconds.figures)}."
+    if not sweep.sessions:
         return f"The training time was not recorded; {rest}"
-    jobs = distinct(session.get("jobs", 1) for session in sweep["sessions"])
+    jobs = distinct(session.get("jobs", 1) for session in sweep.sessions)
     return (
-        f"Training took {duration(seconds['training'])} in {plural(len(sweep['sessions']), 'session')}, "
+        f"Training took {duration(seconds.training)} in {plural(len(sweep.sessions), 'session')}, "
         f"{_either(jobs)} run{'s' * (jobs != [1])} at a time; {rest}"
     )
 
 
 def _held(report: Report) -> list[Block]:
-    table, sizes = report.table, [report.size(size) for size in report.table["sizes"]]
+    table, sizes = report.table, [report.size(size) for size in report.table.sizes]
     ends = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     routed = "all dense"
-    if table["routers"]:
-        counts = range_of(sorted({table["experts"][0], table["experts"][-1]}), "")
-        routed = f"routed by {names(table['routers'])} with E = {counts}"
+    if table.routers:
+        counts = range_of(sorted({table.experts[0], table.experts[-1]}), "")
+        routed = f"routed by {names(table.routers)} with E = {counts}"
     paper = (
         "The paper's authors released these runs, so the report compares the results with the printed ones."
-        if table["released"]
+        if table.released
         else "These are not the paper's runs, so the report does not compare the fit with the paper's constants."
     )
     return [
-        f"The table `{table['name']}` holds {plural(table['runs'], 'run')} of {plural(len(sizes), 'size')} (N = {ends} "
-        f"parameters per token, embeddings left out), {routed}. Losses are {loss_name(table['loss_column'])} losses of "
+        f"The table `{table.name}` holds {plural(table.runs, 'run')} of {plural(len(sizes), 'size')} (N = {ends} "
+        f"parameters per token, embeddings left out), {routed}. Losses are {loss_name(table.loss_column)} losses of "
         f"each run's last evaluation, in nats per token: lower is better. {paper}"
     ]
 
@@ -136,11 +132,11 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
     Without routed runs, these concern the dense power law.
     """
-    return once((law["router"], law["cautions"]) for law in results["laws"] or [results["dense"]])
+    return once((law.router, law.cautions) for law in results["laws"] or [results["dense"]])
 
 
 def _no_routed_run(report: Report) -> str:
-    routed = report.sweep and (report.sweep["runs"]["router"] != DENSE).any()
+    routed = report.sweep and (report.sweep.runs["router"] != DENSE).any()
     which = "routed run that has learned" if routed else "routed run"
     return f"There is no {which}{' yet' if report.sweep else ''}, so there are no results about routing."
 
@@ -154,7 +150,7 @@ def loss_figure(report: Report) -> list[Block]:
             if len(report.fitted) == len(report.laws)
             else ". Dotted lines join the points of a router without a law."
         )
-    dashes = " At a point with several seeds, each seed has a dash." if report.sweep and report.sweep["spreads"] else ""
+    dashes = " At a point with several seeds, each seed has a dash." if report.sweep and report.sweep.spreads else ""
     caption = f"Points are trained models, dark grey the dense ones (E = 1); {lines}{dashes}"
     return report.figure("loss", "Loss against the number of experts", caption)
 
@@ -166,25 +162,25 @@ def _either(values) -> str:
 def answers(report: Report) -> list[str | None]:
     """Return the sentences of the findings, one to three each."""
     blocks = []
-    if report.sweep and report.table["routers"]:
+    if report.sweep and report.table.routers:
         blocks.append(_chance(report.sweep))
-    if report.sweep and report.sweep["not_learned"]:
+    if report.sweep and report.sweep.not_learned:
         blocks.append(
             f"**Some runs are left out of all comparisons, fits and recommendations.** "
-            f"{capital(report.sweep['not_learned'])}. The rule: {NOT_LEARNED}."
+            f"{capital(report.sweep.not_learned)}. The rule: {NOT_LEARNED}."
         )
-    return blocks + [finding.sentence(report) for finding in FINDINGS if len(report.results[finding.key])]
+    return blocks + [finding.sentence(report) for finding in FINDINGS if finding.answered(report.results)]
 
 
-def _chance(sweep: dict) -> str:
-    rows = sweep["comparisons"]
+def _chance(sweep) -> str:
+    rows = sweep.comparisons
     if rows.empty:
         return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
     rows = rows.assign(better=(rows["verdict"] == "yes").where(rows["spread"].notna(), rows["difference"] < 0))
     counts, where = distinct(rows["experts"]), f"in {_share(rows['better'].sum(), len(rows), 'comparison')}"
     at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
-    if sweep["spreads"]:
-        spread = figure(max(each["range"] for each in sweep["spreads"]), ".4f")
+    if sweep.spreads:
+        spread = figure(max(each.range for each in sweep.spreads), ".4f")
         head = f"**At {at}, routed models beat dense ones by more than chance {where}.** "
         head += f"Seeds alone change a loss by up to {spread} nats."
     else:

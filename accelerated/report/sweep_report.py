@@ -6,7 +6,7 @@ from pathlib import Path
 from ..findings.gather import gather
 from ..findings.runs import Run
 from ..findings.source import with_main_loss
-from ..findings.sweeps.comparisons import find
+from ..findings.sweeps.comparisons import Seconds, find
 from ..findings.sweeps.folder import Sweep, read_sweep, same_but_seed
 from ..results.runs import Runs
 from .engine import markdown, write_files
@@ -33,17 +33,14 @@ def write_report(folder: Path, full: bool = False) -> Path:
     folder, started = Path(folder), time.perf_counter()
     sweep = read_sweep(folder)
     results, runs = gather_sweep(sweep)
-    facts = find(sweep, results)
+    facts = find(sweep, results["seed_scatter"])
     fitted = time.perf_counter()
     drawn = draw_all(folder / "figures", results, runs, sweep, facts)
-    seconds = {
-        "training": sweep.seconds(),
-        "fitting": fitted - started,
-        "figures": time.perf_counter() - fitted,
+    facts = facts._replace(seconds=Seconds(sweep.seconds(), fitted - started, time.perf_counter() - fitted))
+    text = markdown(results, drawn, facts, "report.json", full)
+    numbers = results | {
+        name: getattr(facts, name) for name in ("name", "sessions", "learning", "registered", "runs", "seconds")
     }
-    text = markdown(results, drawn, facts | {"seconds": seconds}, "report.json", full)
-    kept = ("name", "sessions", "learning", "registered", "runs")
-    numbers = results | {name: facts[name] for name in kept} | {"seconds": seconds}
-    numbers |= {"runs_planned": facts["planned"], "runs_finished": len(sweep.runs)}
-    numbers |= {"does_routing_help": facts["comparisons"], "load": facts["loads"]}
+    numbers |= {"runs_planned": facts.planned, "runs_finished": len(sweep.runs)}
+    numbers |= {"does_routing_help": facts.comparisons, "load": facts.loads}
     return write_files(folder, "report.json", numbers, text)

@@ -22,31 +22,24 @@ def chance_section(report: Report) -> list[Block]:
         "seed spread": lambda row: figure(row.spread, ".4f", "not measured") + "*" * row.borrowed,
         "lower by more than chance?": lambda row: f"**{row.verdict}**",
     }
+    spread = "No point was trained with two seeds, so the seed spread is not known."
+    if sweep.spreads:
+        spread = f"The seed spread is the range of losses at {plural(len(sweep.spreads), 'point')} with several seeds."
+    error = "± is the standard error of the difference over documents, computed on the same windows."
+    if sweep.runs["standard_error"].isna().all():
+        error = "The error over documents is not known, because these runs did not save the loss of each window."
+    error = sweep.few_documents or error
     star = " \\* This router has one seed at every point, so the largest spread of the other runs is shown."
     return [
         Heading("Does routing help?"),
-        table(sweep["comparisons"], columns, keys=2),
-        f"{_spread_words(sweep)} {_error_words(sweep)}{star * bool(sweep['comparisons']['borrowed'].any())}",
-        *([*_measured_on(sweep), evaluation_words(sweep["runs"]), *_spreads(report)] if report.full else []),
+        table(sweep.comparisons, columns, keys=2),
+        f"{spread} {error}{star * bool(sweep.comparisons['borrowed'].any())}",
+        *([*_measured_on(sweep), evaluation_words(sweep.runs), *_spreads(report)] if report.full else []),
     ]
 
 
-def _spread_words(sweep: dict) -> str:
-    if not sweep["spreads"]:
-        return "No point was trained with two seeds, so the seed spread is not known."
-    return f"The seed spread is the range of losses at {plural(len(sweep['spreads']), 'point')} with several seeds."
-
-
-def _error_words(sweep: dict) -> str:
-    if sweep["few_documents"]:
-        return sweep["few_documents"]
-    if sweep["runs"]["standard_error"].isna().all():
-        return "The error over documents is not known, because these runs did not save the loss of each window."
-    return "± is the standard error of the difference over documents, computed on the same windows."
-
-
-def _measured_on(sweep: dict) -> list[Block]:
-    runs = sweep["runs"].dropna(subset="standard_error")
+def _measured_on(sweep) -> list[Block]:
+    runs = sweep.runs.dropna(subset="standard_error")
     if runs.empty:
         return []
     errors = " to ".join(map(significant, reach(runs["standard_error"])))
@@ -78,44 +71,49 @@ def evaluation_words(runs) -> str:
 
 def _spreads(report: Report) -> list[Block]:
     rows = []
-    for each in report.sweep["spreads"]:
-        at = "" if each["router"] == "Dense" else f", E = {each['E']}"
-        losses = ", ".join(figure(loss, ".4f") for loss in each["losses"])
+    for each in report.sweep.spreads:
+        at = "" if each.router == "Dense" else f", E = {each.E}"
+        losses = ", ".join(figure(loss, ".4f") for loss in each.losses)
         rows.append(
-            [f"{router_name(each['router'])}, N = {report.size(each['N'])}{at}", ", ".join(map(str, each["seeds"]))]
-            + [losses, figure(each["range"], ".4f"), figure(each["deviation"], ".4f")]
+            [f"{router_name(each.router)}, N = {report.size(each.N)}{at}", ", ".join(map(str, each.seeds))]
+            + [losses, figure(each.range, ".4f"), figure(each.deviation, ".4f")]
         )
     return [Table(["point", "seeds", "losses", "range", "standard deviation"], rows)] if rows else []
 
 
 def registered_section(report: Report) -> list[Block]:
     """Return the predictions for the largest model, made before its training, and the measured losses."""
-    registered = report.sweep and report.sweep["registered"]
+    registered = report.sweep and report.sweep.registered
     if not registered:
         return []
     outcome = "None of these runs is finished yet."
-    if registered["scored"]:
+    if registered.scored:
         outcome = (
-            f"{registered['hits']} of {registered['scored']} measured losses lie within the "
-            f"{percent(registered['level'])} prediction interval."
+            f"{registered.hits} of {registered.scored} measured losses lie within the "
+            f"{percent(registered.level)} prediction interval."
         )
-    rows = []
-    for entry in registered["predictions"]:
-        measured = " ".join(figure(loss, ".4f") for loss in entry["measured"])
-        cells = [router_name(entry["router"]), f"{int(entry['N']):,}", str(int(entry["E"]))]
-        if entry["loss"] is None:
-            rows.append([*cells, f"none: {entry['reason']}", "", "", measured, ""])
-            continue
-        ends = span([None if end is None else float(end) for end in entry["run_interval"]], ".4f")
-        error = "" if entry["error"] is None else percent(entry["error"], "+.1f")
-        rows.append([*cells, entry["law"], figure(entry["loss"], ".4f"), ends, measured or "not yet", error])
-    heads = ["router", "N", "E", "law", "predicted", "prediction interval", "measured", "error"]
+
+    def is_known(row) -> bool:
+        return row.loss == row.loss
+
+    columns = {
+        "router": lambda row: router_name(row.router),
+        "N": lambda row: f"{int(row.N):,}",
+        "E": lambda row: str(int(row.E)),
+        "law": lambda row: row.law if is_known(row) else f"none: {row.reason}",
+        "predicted": lambda row: figure(row.loss, ".4f", ""),
+        "prediction interval": lambda row: (
+            span([None if end is None else float(end) for end in row.run_interval], ".4f") if is_known(row) else ""
+        ),
+        "measured": lambda row: " ".join(figure(loss, ".4f") for loss in row.measured) or "not yet" * is_known(row),
+        "error": lambda row: f"{figure(100 * row.error, '+.1f')} %" * (row.error == row.error),
+    }
     return [
         Heading("Predictions for the largest model"),
-        f"The laws were fitted to the {len(registered['fitted_to'])} smaller runs, before any model of the largest "
-        f"size was trained. Their predictions are in `predictions.json`, written once at {registered['written']}. "
+        f"The laws were fitted to the {len(registered.fitted_to)} smaller runs, before any model of the largest "
+        f"size was trained. Their predictions are in `predictions.json`, written once at {registered.written}. "
         f"{outcome}",
-        Table(heads, rows, keys=3),
+        table(registered.predictions, columns, keys=3),
     ]
 
 
@@ -134,7 +132,7 @@ def _loads(report: Report) -> list[Block]:
         "experts without a token": lambda row: str(row.idle),
         "tokens dropped in training": lambda row: f"{figure(100 * row.dropped_fraction, '.2f')} %",
     }
-    if report.sweep["loads"].empty:
+    if report.sweep.loads.empty:
         return []
     return [
         "The load of an expert is its share of the validation tokens times the number of experts: 1 is a fair share. "
@@ -145,7 +143,7 @@ def _loads(report: Report) -> list[Block]:
             "Load per expert at the largest size and E",
             "Tokens of each expert in units of a fair share, the busiest first; the dashed line is balance.",
         ),
-        table(report.sweep["loads"], columns, keys=3),
+        table(report.sweep.loads, columns, keys=3),
     ]
 
 
@@ -163,7 +161,7 @@ def _learning(report: Report) -> list[Block]:
         "exchange": lambda row: figure(row.exchange, ".4f"),
         "learned": lambda row: "no" if row.reasons else "yes",
     }
-    if report.sweep["learning"].empty:
+    if report.sweep.learning.empty:
         return []
     return [
         "*Agreement* is the share of tokens with the same expert in training and evaluation. *Information* is the "
@@ -171,7 +169,7 @@ def _learning(report: Report) -> list[Block]:
         "all experts are equally likely. *Exchange* is the loss with randomly exchanged experts divided by the "
         "original loss. A router has not learned if its agreement is no better than chance, or if its experts are "
         "interchangeable (exchange 1).",
-        table(report.sweep["learning"], columns, keys=2),
+        table(report.sweep.learning, columns, keys=2),
     ]
 
 
@@ -192,16 +190,16 @@ def training_section(report: Report) -> list[Block]:
     ]
 
 
-def not_used(sweep: dict) -> list[str]:
+def not_used(sweep) -> list[str]:
     """Return sentences on missing runs, and on runs that no law uses."""
-    waiting = ", ".join(f"{i} ({name})" for i, name in sweep["waiting"].items())
-    left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep["left_out"].items()))
+    waiting = ", ".join(f"{i} ({name})" for i, name in sweep.waiting.items())
+    left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep.left_out.items()))
     sentences = [f"**Missing runs:** {waiting}."] if waiting else []
     return [*sentences, f"**Not used for the law:** {left_out}."] if left_out else sentences
 
 
-def how_done(sweep: dict) -> str:
+def how_done(sweep) -> str:
     """Return the seeds, the device and the code of a sweep."""
-    seeds, devices, commits = (list(map(str, distinct(sweep["runs"][name]))) for name in ("seed", "device", "commit"))
+    seeds, devices, commits = (list(map(str, distinct(sweep.runs[name]))) for name in ("seed", "device", "commit"))
     several = " (the runs come from several versions of the code)" if len(commits) > 1 else ""
     return f"Seeds {', '.join(seeds)}; device {', '.join(devices)}; commit {listed(commits)}{several}."

@@ -34,7 +34,7 @@ ROUTERS = {
 
 
 def symbols_section(report: Report) -> list[Block]:
-    routers = report.table["routers"]
+    routers = report.table.routers
     rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
     lines = bullets(words for router, words in ROUTERS.items() if router in routers)
     return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]
@@ -45,36 +45,36 @@ def lacking_section(report: Report) -> list[Block]:
     results, table = report.results, report.table
     lacking = {
         "no size has two values of E (for slopes)": results["slopes"]["slope"].notna().any(),
-        **{finding.lacking: len(results[finding.key]) for finding in FINDINGS if finding.lacking},
+        **{finding.lacking: finding.answered(results) for finding in FINDINGS if finding.lacking},
         "no run has another k, R or width (to test the law that uses F and B)": results["kinds"].empty
         or other_kinds(results),
-        "there is only one loss column, so no other text": len(table["loss_columns"]) > 1,
+        "there is only one loss column, so no other text": len(table.loss_columns) > 1,
     }
     absent = [words for words, there in lacking.items() if not there]
     lack = f"**The table lacks runs for some comparisons:** {'; '.join(absent)}."
-    sentences = [lack] if absent and table["routers"] else []
-    reasons, unfitted = {law["missing"] for law in report.laws}, results["utilisation"].dropna(subset="missing")
-    return sentences + missing(unfitted[~unfitted["missing"].isin(reasons)].to_dict("records"), "law that uses F and B")
+    sentences = [lack] if absent and table.routers else []
+    reasons, unfitted = {law.missing for law in report.laws}, results["utilisation"].dropna(subset="missing")
+    return sentences + missing(unfitted[~unfitted["missing"].isin(reasons)].itertuples(), "law that uses F and B")
 
 
 def method_section(report: Report) -> list[Block]:
     """Return the methods, and the commands that repeat the results."""
-    scatter, sizes = report.results["seed_scatter"], report.table["sizes"]
+    scatter, sizes = report.results["seed_scatter"], report.table.sizes
     blocks: list[Block] = [Heading("How it was computed")]
     if report.fitted:
         blocks.append(
             "**Fits.** For given E_start and E_max, the law is linear in its other constants. So the fit searches only "
             "over E_start and E_max. It searches the whole domain 1 ≤ E_start < E_max ≤ ∞, limits included, and finds "
-            f"the global optimum. The objective is the {report.fitted[0]['criterion']}. Intervals of constants contain "
-            "every value that is not rejected at 95 %, by profile likelihood; they are wider if the runs of a size "
-            "share errors, or if the errors are uneven. Intervals of means are Student's t intervals."
+            f"the global optimum. The objective is the {report.fitted[0].fit.best.criterion}. Intervals of constants "
+            "contain every value that is not rejected at 95 %, by profile likelihood; they are wider if the runs of a "
+            "size share errors, or if the errors are uneven. Intervals of means are Student's t intervals."
         )
     chance = "is not known: no configuration was trained with more than one seed."
     if scatter:
         chance = (
             "is measured by runs that differ only in the seed: a standard deviation of "
-            f"{two_digits(scatter['percent'])} % of the loss, from {plural(scatter['runs'], 'run')} at "
-            f"{plural(len(scatter['points']), 'point')}."
+            f"{two_digits(scatter.percent)} % of the loss, from {plural(scatter.runs, 'run')} at "
+            f"{plural(len(scatter.points), 'point')}."
         )
     return [
         *blocks,
@@ -93,7 +93,7 @@ def more_section(report: Report) -> list[Block]:
         left = [f"{len(ids)}, {reason}" for reason, ids in unused(report).items()]
         left += [f"{(runs['suspect'] != '').sum()} with impossible labels"] * bool(runs["suspect"].any())
         lines += [f"**Runs that no law uses:** {'; '.join(left)}."] if left else []
-        lines += report.table["remarks"]
+        lines += report.table.remarks
     table = "; every evaluation is in [results.csv](results.csv)" if sweep else ""
     lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), without rounding{table}.")
     if not report.full:
@@ -110,9 +110,9 @@ def more_section(report: Report) -> list[Block]:
     return [Heading("More"), *bullets(lines)]
 
 
-def _command(sweep: dict) -> str:
-    grid = sweep["preset"] or f"{sweep['name']}.toml"
-    corpus = [f"--corpus {' '.join(map(_quoted, sweep['corpus']))}"] if sweep["corpus"] else []
+def _command(sweep) -> str:
+    grid = sweep.preset or f"{sweep.name}.toml"
+    corpus = [f"--corpus {' '.join(map(_quoted, sweep.corpus))}"] if sweep.corpus else []
     return " ".join(["routelaws sweep", _quoted(grid), *corpus, "--out NEW_FOLDER"])
 
 

@@ -43,7 +43,12 @@ def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[
         InputError: the table or the argument `choice` is wrong.
     """
     if law.measured == "accuracy":
-        return _read_accuracies(law, path, choice)
+        table = read_accuracies(path)
+        rates = None if choice.tasks is None else read_guess_rates(choice.tasks)
+        if rates is None and path == data_folder() / "overtraining_runs.csv":
+            rates = read_guess_rates(released_table("downstream_tasks.csv"))
+        choices = choice.task, choice.guess_rate, rates, choice.loss, choice.rows, choice.options
+        return accuracy_groups(table, law, *choices), {}, table.remarks
     path = table_path(path)
     table = read_leverages(path)
     if table is not None:
@@ -62,15 +67,6 @@ def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[
         except ValueError as error:
             reasons[selection.router] = "; ".join([str(error), *left_out_lines(selection.left_out)])
     return groups, reasons, frame.attrs.get("remarks", [])
-
-
-def _read_accuracies(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
-    table = read_accuracies(path)
-    rates = None if choice.tasks is None else read_guess_rates(choice.tasks)
-    if rates is None and path == data_folder() / "overtraining_runs.csv":
-        rates = read_guess_rates(released_table("downstream_tasks.csv"))
-    choices = choice.task, choice.guess_rate, rates, choice.loss, choice.rows, choice.options
-    return accuracy_groups(table, law, *choices), {}, table.remarks
 
 
 def accuracy_groups(

@@ -92,21 +92,14 @@ def counts_span(ends) -> str:
 
 
 def _span(ends, of_end: Callable[[float], str]) -> str:
-    low, high = _ends(ends)
-    if low is None:
+    if isinstance(ends, dict):
+        ends = ends["low"], ends["high"]
+    low, high = (ends.low, ends.high) if hasattr(ends, "low") else ends
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
         return "not known"
     if low == math.inf:  # of N_cutoff, or of a dense model of equal loss
         return "no finite size"
     return NOT_DETERMINED if undetermined(low, high) else f"{of_end(low)} to {of_end(high)}"
-
-
-def _ends(ends) -> tuple:
-    if isinstance(ends, dict):
-        low, high = ends["low"], ends["high"]
-    else:
-        low, high = (ends.low, ends.high) if hasattr(ends, "low") else ends
-    known = not (low is None or high is None or math.isnan(low) or math.isnan(high))
-    return (low, high) if known else (None, None)
 
 
 def constant(value: float, name: str) -> str:

@@ -6,6 +6,7 @@ Every interval is {"value", "low", "high", "verdict"}; "verdict" is null if ther
 
 import json
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,19 +53,23 @@ def interval(item: Range) -> dict:
     return {"value": item.value, "low": item.low, "high": item.high, "verdict": verdict(item) or None}
 
 
-def coefficient(item: Range, determined: bool | None) -> dict:
-    """Return a coefficient or a derived number as a JSON object. `determined` is None without an interval."""
-    return interval(item) | {"determined": determined}
+class Constant(NamedTuple):
+    """A coefficient or a derived number of a law, with its interval; NaN for ends that are not known."""
+
+    value: float
+    low: float
+    high: float
+    verdict: str | None
+    determined: bool | None  # None without an interval
+
+
+def constant_of(item: Range, determined: bool | None) -> Constant:
+    return Constant(*interval(item).values(), determined)
 
 
 def unknown(name: str, value: float) -> Range:
     """Return a number as a `Range` without an interval."""
     return Range(name, None, float(value), math.nan, math.nan, "")
-
-
-def values_of(coefficients: dict) -> dict:
-    """Return {name: JSON object} of coefficients that have no intervals."""
-    return {name: coefficient(unknown(name, value), None) for name, value in coefficients.items()}
 
 
 def named(fit) -> dict:
@@ -83,13 +88,15 @@ def head_of(fits, not_fitted: dict[str, str]) -> dict:
 
 
 def fit_dict(fit) -> dict:
+    slopes = [{"N": item.at} | interval(item) for item in fit.slopes]
     entries = named(fit) | {
         "status": fit.status,
         "criterion": fit.best.criterion,
         "objective": fit.best.objective,
         "rmsle": fit.rmsle,
         "determined": fit.determined,
-        **fit_constants(fit),
+        "coefficients": coefficients_of(fit),
+        "derived": _cutoff(fit) | ({"slopes": slopes} if slopes else {}),
         "method": method_of(fit),
         "held_out": _errors_left_out(fit),
         "with_floor": {"better": fit.floor_helps, "forms": fit.forms} if fit.forms else None,
@@ -99,8 +106,9 @@ def fit_dict(fit) -> dict:
     if hasattr(fit.best, "rmse"):
         entries["rmse"] = fit.best.rmse
     if fit.least_squares is not None:
-        values = fit.least_squares.coefficients._asdict()
-        entries["least_squares"] = {"coefficients": values_of(values), "rmsle": fit.least_squares.rmsle}
+        values = fit.least_squares.coefficients._asdict().items()
+        known = {name: constant_of(unknown(name, value), None) for name, value in values}
+        entries["least_squares"] = {"coefficients": known, "rmsle": fit.least_squares.rmsle}
     return entries
 
 
@@ -112,37 +120,29 @@ def method_of(fit) -> dict | None:
     return {"name": name, "reason": fit.errors.reason}
 
 
-def fit_constants(fit) -> dict:
-    """Return the coefficients and the derived numbers of a `Fit`, with intervals."""
-    return {"coefficients": _coefficients(fit), "derived": _derived(fit)}
+def constants(fit) -> dict[str, Constant]:
+    """Return the coefficients and the cut-off of the law of a `Fit`, by name."""
+    return coefficients_of(fit) | _cutoff(fit)
 
 
-def constants(law: dict) -> dict:
-    """Return the coefficients and N_cutoff of an encoded law, by name."""
-    return law["coefficients"] | {"N_cutoff": law["derived"]["N_cutoff"]}
-
-
-def _coefficients(fit) -> dict:
+def coefficients_of(fit) -> dict:
     """Return the coefficients with their intervals by name. A law with lines per size has a list for each name."""
     entries = {}
     for name, value in fit.coefficients.items():
         if np.ndim(value) == 0:
-            item = fit.interval(name) or unknown(name, value)
-            entries[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, float(value)))
+            entries[name] = _constant(fit, name, float(value))
         elif lines := [item for item in fit.intervals if item.name == name]:
-            entries[name] = [{"N": item.at} | coefficient(item, fit.determined) for item in lines]
+            entries[name] = [{"N": item.at} | interval(item) | {"determined": fit.determined} for item in lines]
     return entries
 
 
-def _derived(fit) -> dict:
-    entries = {}
-    if fit.cutoff is not None:
-        name, value = fit.cutoff
-        item = fit.interval(name) or unknown(name, value)
-        entries[name] = coefficient(item._replace(value=float(value)), fit.is_known(name, value))
-    if fit.slopes:
-        entries["slopes"] = [{"N": item.at} | interval(item) for item in fit.slopes]
-    return entries
+def _cutoff(fit) -> dict[str, Constant]:
+    return {} if fit.cutoff is None else {fit.cutoff[0]: _constant(fit, *fit.cutoff)}
+
+
+def _constant(fit, name: str, value: float) -> Constant:
+    item = fit.interval(name) or unknown(name, value)
+    return constant_of(item._replace(value=float(value)), fit.is_known(name, value))
 
 
 def _errors_left_out(fit) -> dict:

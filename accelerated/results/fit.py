@@ -35,7 +35,6 @@ from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, si
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
 from .row_differences import (
-    difference_words,
     embedding_doubts,
     left_out_lines,
     proportional_tokens,
@@ -307,7 +306,7 @@ class Fit:
         """Sentences on possible hidden errors of the fit."""
         design = proportional_tokens(self.law.columns, self.rows.columns, self.best.coefficients)
         if self.rows.runs is None:
-            return [*self.rows.remarks, *map(difference_words, design), *_optimum_words(self)]
+            return [*self.rows.remarks, *(entry.words for entry in design), *_optimum_words(self)]
         differing = row_differences(self.law, self.rows) + row_doubts(self.rows.runs, self.rows.loss) + design
         differing += embedding_doubts(self.law, self.rows.runs.frame)
         shorter = [] if "tokens" in self.law.columns else shorter_runs(self.rows.runs.frame)
@@ -382,7 +381,10 @@ class Fit:
 
 def fit_blocks(fit) -> list[Block]:
     """Return the blocks of one `Fit`: coefficients, slopes, residuals and excluded runs."""
-    blocks: list[Block] = [_coefficients_table(fit), Notes([*fit.method_words, _error_words(fit)])]
+    (kind, error), *others = errors_of(fit).items()
+    error += "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
+    errors = f"{kind} {error}" + "".join(f"; {name} {cell}" for name, cell in others)
+    blocks: list[Block] = [_coefficients_table(fit), Notes([*fit.method_words, errors])]
     changed = fit.floored is not None and fit.floored.best.coefficients.L0 > 0
     if changed:
         blocks.append(forms_table(fit.forms, fit.name))
@@ -391,7 +393,11 @@ def fit_blocks(fit) -> list[Block]:
     if not fit.determined:
         blocks.append(f"{fit.name}: {NOT_WHOLE}.")
     if fit.slopes:
-        blocks.append(_slopes_table(fit))
+        rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
+        heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "precision"]
+        above = "(L - L0)" if fit.law.has_floor else " L"
+        title = f"{fit.name}: change of log10{above} per tenfold effective experts"
+        blocks.append(Table(heads, rows, title, words=(3,)))
     lines = [] if fit.misfit is None else misfit_lines(fit.misfit, with_largest=not changed)
     lines += left_out_lines(fit.rows.left_out)
     return [*blocks, Notes(lines)] if lines else blocks
@@ -435,12 +441,6 @@ def _coefficients_table(fit) -> Table:
     return Table(heads, rows, _title(fit), words=(heads.index("precision"),) if worded else ())
 
 
-def _error_words(fit) -> str:
-    beside = "" if fit.least_squares is None else f" (by least squares {figure(fit.least_squares.rmsle, '.5f')})"
-    (kind, fit_error), *others = errors_of(fit).items()
-    return f"{kind} {fit_error}{beside}" + "".join(f"; {name} {error}" for name, error in others)
-
-
 def errors_of(fit) -> dict[str, str]:
     """Return the errors of a fit on its rows and on held-out rows, with their printed names."""
     kind = "RMSE" if fit.law.measured == "accuracy" else "RMSLE"
@@ -457,13 +457,6 @@ def _held_out_cell(held_out: HeldOut, digits: str) -> str:
     missing = held_out.errors.size - held_out.predicted
     note = f" ({missing} of {held_out.errors.size} rows could not be predicted)" if missing else ""
     return figure(held_out.rmsle, digits) + note
-
-
-def _slopes_table(fit) -> Table:
-    rows = [[f"{item.at:,.0f}", figure(item.value, ".4f"), span(item, ".4f"), item.words] for item in fit.slopes]
-    heads = ["N", "b + c log10 N", f"{100 * fit.level:g} % interval", "precision"]
-    above = "(L - L0)" if fit.law.has_floor else " L"
-    return Table(heads, rows, f"{fit.name}: change of log10{above} per tenfold effective experts", words=(3,))
 
 
 def check_huber(law: Law, huber: float | None) -> None:
@@ -523,19 +516,15 @@ def fit_each(
         if tell is not None:
             tell(f"fitting {selection.router}, {number} of {len(selections)}: the law, intervals, rows left out")
         try:
-            _check_losses_differ(selection, loss_column)
+            losses = selection.frame[loss_column]
+            if len(losses) > 1 and losses.nunique() == 1:
+                what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
+                raise InputError(f"{what}; a law needs rows with different losses")
             fits.append(fit(selection))
         except ValueError as error:
             left_out = "".join(f"; {line}" for line in left_out_lines(selection.left_out))
             reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
     return fits, reasons
-
-
-def _check_losses_differ(selection: RouterRows, loss_column: str) -> None:
-    losses = selection.frame[loss_column]
-    if len(losses) > 1 and losses.nunique() == 1:
-        what = f"{loss_column} is {losses.iloc[0]:g} in all {len(losses)} rows"
-        raise InputError(f"{what}; a law needs rows with different losses")
 
 
 def _perhaps_dense(selection: RouterRows) -> str:

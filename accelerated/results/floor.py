@@ -65,14 +65,12 @@ def form_of(fit) -> Form:
         aicc = 2 * rows * math.log(fit.rmsle) + 2 * unknowns * rows / spare
     largest = largest_size(sizes_of(fit.rows.runs), fit.held_out_size.errors)
     cutoff = None if fit.cutoff is None else fit.interval(fit.cutoff[0])
-    gains = _gains(fit, _large_sizes(columns[0])) if law.columns[1] == "num_experts" else []
+    gains = []
+    if law.columns[1] == "num_experts":
+        gains = _gains(fit, [10.0 ** (math.floor(math.log10(columns[0].max())) + i) for i in range(3)])
     return Form(
         law.name, fit.rmsle, aicc, fit.held_out_size.rmsle, fit.experts_out, largest, fit.interval("L0"), cutoff, gains
     )
-
-
-def _large_sizes(size: np.ndarray) -> list[float]:
-    return [10.0 ** (math.floor(math.log10(size.max())) + i) for i in range(3)]
 
 
 def _gains(fit, sizes: Sequence[float]) -> list[Gain]:
@@ -88,31 +86,26 @@ def _gains(fit, sizes: Sequence[float]) -> list[Gain]:
 def forms_table(forms: Sequence[Form], name: str) -> Table:
     """Return both forms of the law of one router side by side."""
 
-    def row(head: str, cells) -> list[str]:
-        return [head, *cells]
-
     rows = [
-        row("RMSLE", (figure(form.rmsle, ".5f") for form in forms)),
-        row("AICc", (figure(form.aicc, ".1f") for form in forms)),
-        row("RMSLE, one size left out", (figure(form.size_out, ".5f") for form in forms)),
+        ["RMSLE", *(figure(form.rmsle, ".5f") for form in forms)],
+        ["AICc", *(figure(form.aicc, ".1f") for form in forms)],
+        ["RMSLE, one size left out", *(figure(form.size_out, ".5f") for form in forms)],
     ]
     if any(form.gains for form in forms):
-        rows.append(row("RMSLE, largest E left out", (figure(form.experts_out, ".5f") for form in forms)))
+        rows.append(["RMSLE, largest E left out", *(figure(form.experts_out, ".5f") for form in forms)])
     if largest := next((form.largest for form in forms if form.largest), None):
         cells = (form.largest and how_far_off(form.largest.miss) or "not found" for form in forms)
-        rows.append(row(f"N = {count(largest.size)} by smaller sizes", cells))
-    rows.append(row("L0, nats", ("0" if form.L0 is None else _with_ends(form.L0, figure, span) for form in forms)))
-    if any(form.cutoff for form in forms):
-        cutoff = next(form.cutoff.name for form in forms if form.cutoff)
-        rows.append(row(cutoff, (cutoff_cell(form.cutoff) for form in forms)))
+        rows.append([f"N = {count(largest.size)} by smaller sizes", *cells])
+    rows.append(["L0, nats", *("0" if form.L0 is None else _with_ends(form.L0, figure, span) for form in forms)])
+    if cutoff := next((form.cutoff for form in forms if form.cutoff), None):
+        rows.append([cutoff.name, *(cutoff_cell(form.cutoff) for form in forms)])
     if all(form.gains for form in forms):
-        rows.append(row("E of the rows below", (f"{form.gains[0].E:g}" for form in forms)))
+        rows.append(["E of the rows below", *(f"{form.gains[0].E:g}" for form in forms)])
     for gains in zip(*(form.gains for form in forms), strict=True):
         at = f"at N = {gains[0].N:.0e}".replace("e+", "e").replace("e0", "e")
-        rows.append(row(f"gain {at}, nats", (figure(gain.nats, "+.3f") for gain in gains)))
+        rows.append([f"gain {at}, nats", *(figure(gain.nats, "+.3f") for gain in gains)])
         if all(gain.dense for gain in gains):
-            cells = (_with_ends(gain.dense, count, counts_span) for gain in gains)
-            rows.append(row(f"equal dense N {at}", cells))
+            rows.append([f"equal dense N {at}", *(_with_ends(gain.dense, count, counts_span) for gain in gains)])
     return Table(["", *(form.law for form in forms)], rows, f"{name}: without and with a floor L0")
 
 

@@ -28,7 +28,7 @@ from ..laws.catalogue import Law
 from ..tables.schema import called, run_names
 from ..wording import by_reason, in_short, plural
 from .blocks import count, figure, log_percent
-from .row_differences import Difference, Shorter, difference_words, first_words, row_differences
+from .row_differences import Difference, Shorter, first_words, row_differences
 
 LOGARITHMIC = ("E_start", "E_max", "B_start", "B_max", "N_cutoff", "F_cutoff")
 """Sizes and numbers of experts. The ends of their intervals may have any ratio."""
@@ -374,7 +374,7 @@ def warnings(
     `huber`: the fit is by a sum of Huber terms, so single runs cannot dominate it. `takes_huber`: the law can be fitted
     in this way; otherwise no sentence recommends it.
     """
-    sentences = [difference_words(entry) for entry in differences]
+    sentences = [entry.words for entry in differences]
     if shorter:
         runs = first_words(
             [f"{called(run.hyper_id, run.run)} (step {run.step:,} of {run.commonest:,})" for run in shorter], ", "

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
 from .blocks import NOT_DETERMINED, Block, Table, figure, percent, span, text, to_html
-from .encoding import head_of, interval, method_of, named, plain, unknown
+from .encoding import head_of, method_of, named, plain, unknown
 from .floor import choice_words
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, rise, warning_lines
 from .row_differences import left_out_lines
@@ -66,19 +66,15 @@ class Prediction(NamedTuple):
             "other_form": {"law", "value", "low", "high"}, "cautions"}. "dense_equivalent", "method" and "other_form"
             may be null.
         """
-        fit, intervals = self.fit, (self.law, self.run, self.dense)
-        names = ("law", "run", "dense_equivalent")
+        fit, other = self.fit, self.other
+        other = other and {"law": other.name, "value": other.value, "low": other.low, "high": other.high}
         return plain(
             named(fit)
             | {"status": fit.status, "determined": fit.determined, "value": self.value}
-            | {"intervals": {name: item and interval(item) for name, item in zip(names, intervals, strict=True)}}
-            | {"method": method_of(fit), "least_squares": self.least_squares, "other_form": _other_dict(self.other)}
+            | {"intervals": {"law": self.law, "run": self.run, "dense_equivalent": self.dense}}
+            | {"method": method_of(fit), "least_squares": self.least_squares, "other_form": other}
             | {"cautions": self.cautions}
         )
-
-
-def _other_dict(other: Range | None) -> dict | None:
-    return other and {"law": other.name, "value": other.value, "low": other.low, "high": other.high}
 
 
 class Predictions(NamedTuple):
@@ -271,14 +267,11 @@ def _doubts(fit, point: dict[str, float]) -> list[str]:
     return cautions
 
 
-def _beyond_sizes(misfit, size: float | None) -> bool:
-    """Return whether a size lies outside the sizes of the runs."""
-    return None not in (misfit, size) and not misfit.sizes[0].size <= size <= misfit.sizes[-1].size
-
-
 def _bends(fit, point: dict[str, float]) -> list[str]:
     misfit, size = fit.misfit, point.get("dense_parameters")
-    if not _beyond_sizes(misfit, size) or misfit.bend is None or misfit.bend.test.p >= CLEAR:
+    if None in (misfit, size) or misfit.sizes[0].size <= size <= misfit.sizes[-1].size:
+        return []
+    if misfit.bend is None or misfit.bend.test.p >= CLEAR:
         return []
     sentence = "the residuals of the law are curved in log N"
     if misfit.largest is not None:

@@ -12,7 +12,7 @@ chance, and the residuals may hide this error. So this file checks the rows:
     BUDGETS   models of several sizes have the same budget, but a law in compute should fit only the best: `budgets`
     DESIGN    the tokens follow from the size, so the terms of a law in both are nearly proportional:
               `proportional_tokens`
-    WORDS     sentences on these differences, `difference_words`, and on excluded runs, `left_out_lines`
+    WORDS     each `Difference` has its sentence; `left_out_lines` are on excluded runs
 
 The thresholds below are our choice.
 """
@@ -87,7 +87,7 @@ class Difference(NamedTuple):
     column: str  # "tokens", or the column
     groups: list[tuple[str, int]]  # (value as text, number of rows), most common first (tokens: by size)
     where: str  # "runs of one size", "runs of one N and E", "sizes" or "rows"; or a doubt, such as "units"
-    numbers: dict = {}  # numbers for the sentence
+    words: str  # a sentence on the difference, its groups, and a remedy
 
 
 class Shorter(NamedTuple):
@@ -139,9 +139,21 @@ def row_doubts(selection, loss_column: str) -> list[Difference]:
         for run, step in zip(frame["hyper_id"], frame["step"], strict=True)
         if run in selection.cut
     ]
-    cut = [Difference("step", taken, "cut")] if taken else []
-    per_byte = [Difference(loss_column, [], "per byte")] if OTHER_UNITS.search(loss_column) else []
-    return per_byte + impossible_losses(frame, loss_column) + cut + _repeated_text(frame, names)
+    entries = impossible_losses(frame, loss_column) + [cut_runs(taken)] * bool(taken) + _repeated_text(frame, names)
+    if not OTHER_UNITS.search(loss_column):
+        return entries
+    words = f"{loss_column} seems to be a loss for each byte, character or word: compare this law only with laws of "
+    words += "this loss, because laws of losses in nats per token have other coefficients"
+    return [Difference(loss_column, [], "per byte", words), *entries]
+
+
+def cut_runs(groups: list[tuple[str, int]]) -> Difference:
+    runs = "1 run is" if len(groups) == 1 else f"{len(groups)} runs are"
+    words = (
+        f"{runs} taken in the middle of training (hyper_id {_listed(groups)}). If the learning rate decays, the loss"
+        " there differs from the loss of a full run of this length; do not filter --rows by step"
+    )
+    return Difference("step", groups, "cut", words)
 
 
 def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
@@ -152,8 +164,17 @@ def _repeated_text(frame, names: dict[int, str]) -> list[Difference]:
         runs = frame["hyper_id"].to_numpy()[mask & (epochs > MOST_PASSES[kind])]
         passes = epochs[mask & (epochs > MOST_PASSES[kind])]
         groups = [(f"{called(run, names.get(run))}: {times:.3g}", 1) for run, times in zip(runs, passes, strict=True)]
-        entries += [Difference("epochs", groups, f"epochs of {kind} runs", {"most": MOST_PASSES[kind]})] * bool(groups)
+        entries += [repeated_runs(kind, groups)] * bool(groups)
     return entries
+
+
+def repeated_runs(kind: str, groups: list[tuple[str, int]]) -> Difference:
+    runs = f"1 {kind} run has" if len(groups) == 1 else f"{len(groups)} {kind} runs have"
+    words = (
+        f"{runs} more than {MOST_PASSES[kind]:g} passes over the text (hyper_id {_listed(groups)}): repeated text"
+        " teaches less than new text, which this law ignores; exclude these runs with --rows"
+    )
+    return Difference("epochs", groups, f"epochs of {kind} runs", words)
 
 
 def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
@@ -171,7 +192,17 @@ def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
         if np.unique(sizes[budget]).size > 1:
             words = f"{flops[budget[0]]:.3g} FLOPs: losses {losses[budget].min():.4g} to {losses[budget].max():.4g}"
             groups.append((words, budget.size))
-    return [Difference("flops", groups, "budgets", {"best": best})] if groups else []
+    return [same_budgets(groups, best)] if groups else []
+
+
+def same_budgets(groups: list[tuple[str, int]], best: list[int]) -> Difference:
+    words = (
+        f"models of several sizes have the same budget ({_listed(groups)}): a law in compute describes the best model "
+        "of each budget, but this fit uses all models"
+    )
+    if len(best) > 2:
+        words += f'; select the best with --rows "hyper_id in ({", ".join(map(str, best))})"'
+    return Difference("flops", groups, "budgets", words)
 
 
 def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[Difference]:
@@ -192,10 +223,21 @@ def proportional_tokens(names: tuple[str, ...], columns, coefficients) -> list[D
     if np.ptp(rest) > math.log(SAME_RATIO) or power < 0.1:
         return []
     alpha, beta = (getattr(coefficients, name, math.nan) for name in ("alpha", "beta"))
-    apart = (alpha - power * beta) ** 2
-    numbers = {"power": power, "condition": 1 / apart if apart > 0 else None}
-    ratio = np.exp(tokens - sizes)
-    return [Difference("tokens", [(f"{ratio.min():.3g} to {ratio.max():.3g}", sizes.size)], "design", numbers)]
+    apart, ratio = (alpha - power * beta) ** 2, np.exp(tokens - sizes)
+    condition = 1 / apart if apart > 0 else None
+    return [proportional(f"{ratio.min():.3g} to {ratio.max():.3g}", sizes.size, power, condition)]
+
+
+def proportional(ratios: str, rows: int, power: float, condition: float | None) -> Difference:
+    text, times = f"tokens are proportional to N in all {rows} rows ({ratios} per parameter)", ""
+    if power != 1:
+        text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
+    number = "" if condition is None else f" (condition number about 1/(alpha - {times}beta)² = {condition:.2g})"
+    words = (
+        f"{text}: the law's terms for N and for tokens are nearly proportional, so their coefficients "
+        f"are ill-conditioned{number}; add runs of one size with different token counts"
+    )
+    return Difference("tokens", [(ratios, rows)], "design", words)
 
 
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
@@ -211,12 +253,14 @@ def impossible_losses(frame, loss_column: str) -> list[Difference]:
     middle = np.median(losses) if losses.size else math.nan
     if middle < SMALLEST_LOSS:
         text, doubt = f"the median is {middle:.4g}, a perplexity of {math.exp(middle):.5g}", "small losses"
+        words = f"is too small for a loss in nats per token ({text}); check that it is an unscaled loss"
     elif pieces > 1 and middle > math.log(pieces):
         most = f"a uniform guess over {pieces:,.0f} tokens has {math.log(pieces):.3g} nats"
         text, doubt = f"the median is {middle:.4g}; {most}", "units"
+        words = f"is not a loss in nats per token ({text}); for a perplexity see routelaws convert --loss-unit"
     else:
         return []
-    return [Difference(loss_column, [(text, losses.size)], doubt)]
+    return [Difference(loss_column, [(text, losses.size)], doubt, f"{loss_column} {words}")]
 
 
 def embedding_doubts(law, frame) -> list[Difference]:
@@ -234,8 +278,15 @@ def embedding_doubts(law, frame) -> list[Difference]:
     share = share[unlike & ~seems_counted(frame)] if unlike.any() else share[unlike]
     if not share.size or share.max() <= LARGE_EMBEDDING:
         return []
-    words = f"{share.min():.2g} to {share.max():.2g}"
-    return [Difference("dense_parameter_count", [(words, share.size)], "embedding", {"law": law})]
+    times = f"{share.min():.2g} to {share.max():.2g}"
+    N, other, matrices = ("excludes", "counts", 1) if law.counts_embedding else ("counts", "excludes", 0)
+    false = "the coefficients can be false" + ", and 6 N FLOPs leave out the output layer" * (matrices == 1)
+    stated = "" if matrices == 0 else ". If N counts it, state it: routelaws convert --set counted_embeddings=1"
+    words = (
+        f"N {N} the embedding, vocab_size * d_model ({times} times the other parameters), but the N of the law "
+        f"{law.name} {other} it, so {false}; compare with --count-embeddings {matrices}{stated}"
+    )
+    return [Difference("dense_parameter_count", [(times, share.size)], "embedding", words)]
 
 
 def _majority(steps: np.ndarray) -> int | None:
@@ -258,7 +309,7 @@ def _tokens(frame) -> Difference | None:
             (f"N = {n:,.0f}: {tokens_of_size.min():.3g} to {tokens_of_size.max():.3g} tokens", tokens_of_size.size)
             for n, tokens_of_size in mixed
         ]
-        return Difference("tokens", groups, "runs of one size")
+        return differing("tokens", groups, "runs of one size")
     ratio = tokens / size
     if tokens.max() <= SAME * tokens.min() or ratio.max() <= SAME_RATIO * ratio.min():
         return None
@@ -269,7 +320,7 @@ def _tokens(frame) -> Difference | None:
         )
         for n, tokens_of_size in within
     ]
-    return Difference("tokens", groups, "sizes")
+    return differing("tokens", groups, "sizes")
 
 
 def _values(frame, name: str) -> Difference | None:
@@ -281,8 +332,7 @@ def _values(frame, name: str) -> Difference | None:
     if len(counts) < 2:
         return None
     names = (f"{value:g}" if isinstance(value, float) else in_line(str(value)) for value in counts.index)
-    groups = list(zip(names, map(int, counts), strict=True))
-    return Difference(name, groups, "rows")
+    return differing(name, list(zip(names, map(int, counts), strict=True)), "rows")
 
 
 def _names(frame, name: str) -> Difference | None:
@@ -291,17 +341,13 @@ def _names(frame, name: str) -> Difference | None:
     cells = frame[name].map("{:.17g}".format) if numbers else frame[name].astype(str).str.strip()
     known = ~cells.isin(BLANK)
     counts = cells[known].value_counts()
-    if not 2 <= len(counts) <= max(2, int(known.sum()) // 3) or _measured(list(counts.index)):
+    measured, wrong = to_numbers(list(counts.index))
+    if not wrong.any() and (measured % 1 != 0).any() or not 2 <= len(counts) <= max(2, int(known.sum()) // 3):
         return None
     keys = [frame.loc[known, column] for column in ("router_type", "dense_parameter_count", "num_experts")]
     if cells[known].groupby(keys).nunique().max() < 2:
         return None
-    return Difference(name, [(in_line(value), int(n)) for value, n in counts.items()], "runs of one N and E")
-
-
-def _measured(values: list[str]) -> bool:
-    numbers, wrong = to_numbers(values)
-    return not wrong.any() and bool((numbers % 1 != 0).any())
+    return differing(name, [(in_line(value), int(n)) for value, n in counts.items()], "runs of one N and E")
 
 
 def row_differences(law, rows) -> list[Difference]:
@@ -318,107 +364,20 @@ def left_out_lines(left_out: Sequence[dict]) -> list[str]:
     return [f"left out: hyper_id {first_words(runs, ', ')}: {reason}" for reason, runs in reasons.items()]
 
 
-def difference_words(entry: Difference) -> str:
-    """Return a sentence on the difference, its groups, and a remedy."""
-    if entry.where in _DOUBTS:
-        return _DOUBTS[entry.where](entry)
-    of_tokens = entry.column == "tokens"
-    groups = first_words([value if of_tokens else f"{value} in {plural(n, 'row')}" for value, n in entry.groups])
-    if of_tokens and entry.where == "sizes":
-        return (
-            f"neither training tokens nor tokens per parameter are constant across sizes ({groups});"
-            " the law attributes their effect to N"
-        )
-    what = "training tokens" if of_tokens else entry.column
-    return f"{entry.where} differ in {what}, which this law ignores ({groups}); filter with --rows"
+def differing(column: str, groups: list[tuple[str, int]], where: str) -> Difference:
+    """Return a difference in a column, or in the tokens."""
+    of_tokens = column == "tokens"
+    shown = first_words([value if of_tokens else f"{value} in {plural(n, 'row')}" for value, n in groups])
+    what = "training tokens" if of_tokens else column
+    words = f"{where} differ in {what}, which this law ignores ({shown}); filter with --rows"
+    if of_tokens and where == "sizes":
+        words = f"neither training tokens nor tokens per parameter are constant across sizes ({shown}); "
+        words += "the law attributes their effect to N"
+    return Difference(column, groups, where, words)
 
 
-def _units_words(entry: Difference) -> str:
-    return (
-        f"{entry.column} is not a loss in nats per token ({entry.groups[0][0]}); for a perplexity see routelaws convert"
-        " --loss-unit"
-    )
-
-
-def _small_losses_words(entry: Difference) -> str:
-    return (
-        f"{entry.column} is too small for a loss in nats per token ({entry.groups[0][0]}); check that it is"
-        " an unscaled loss"
-    )
-
-
-def _per_byte_words(entry: Difference) -> str:
-    return (
-        f"{entry.column} seems to be a loss for each byte, character or word: compare this law only with laws of this "
-        "loss, because laws of losses in nats per token have other coefficients"
-    )
-
-
-def _cut_words(entry: Difference) -> str:
-    runs = "1 run is" if len(entry.groups) == 1 else f"{len(entry.groups)} runs are"
-    return (
-        f"{runs} taken in the middle of training (hyper_id {_runs(entry)}). If the learning rate decays, the loss"
-        " there differs from the loss of a full run of this length; do not filter --rows by step"
-    )
-
-
-def _epochs_words(entry: Difference) -> str:
-    kind = entry.where.split()[2]
-    runs = f"1 {kind} run has" if len(entry.groups) == 1 else f"{len(entry.groups)} {kind} runs have"
-    return (
-        f"{runs} more than {entry.numbers['most']:g} passes over the text (hyper_id {_runs(entry)}): repeated text"
-        " teaches less than new text, which this law ignores; exclude these runs with --rows"
-    )
-
-
-def _budgets_words(entry: Difference) -> str:
-    text = (
-        f"models of several sizes have the same budget ({_runs(entry)}): a law in compute describes the best model of "
-        "each budget, but this fit uses all models"
-    )
-    best = entry.numbers["best"]
-    return f'{text}; select the best with --rows "hyper_id in ({", ".join(map(str, best))})"' if len(best) > 2 else text
-
-
-def _design_words(entry: Difference) -> str:
-    ((ratios, rows),), power, condition = entry.groups, entry.numbers["power"], entry.numbers["condition"]
-    text, times = f"tokens are proportional to N in all {rows} rows ({ratios} per parameter)", ""
-    if power != 1:
-        text, times = f"tokens grow as N^{power:.2g} in all {rows} rows", f"{power:.2g} "
-    number = "" if condition is None else f" (condition number about 1/(alpha - {times}beta)² = {condition:.2g})"
-    return (
-        f"{text}: the law's terms for N and for tokens are nearly proportional, so their coefficients "
-        f"are ill-conditioned{number}; add runs of one size with different token counts"
-    )
-
-
-def _embedding_words(entry: Difference) -> str:
-    law, times = entry.numbers["law"], entry.groups[0][0]
-    N, other, matrices = ("excludes", "counts", 1) if law.counts_embedding else ("counts", "excludes", 0)
-    false = "the coefficients can be false" + ", and 6 N FLOPs leave out the output layer" * (matrices == 1)
-    stated = "" if matrices == 0 else ". If N counts it, state it: routelaws convert --set counted_embeddings=1"
-    return (
-        f"N {N} the embedding, vocab_size * d_model ({times} times the other parameters), but the N of the law "
-        f"{law.name} {other} it, so {false}; compare with --count-embeddings {matrices}{stated}"
-    )
-
-
-def _runs(entry: Difference) -> str:
-    return first_words([words for words, _ in entry.groups])
-
-
-_DOUBTS = {
-    "units": _units_words,
-    "small losses": _small_losses_words,
-    "per byte": _per_byte_words,
-    "cut": _cut_words,
-    "epochs of routed runs": _epochs_words,
-    "epochs of dense runs": _epochs_words,
-    "budgets": _budgets_words,
-    "design": _design_words,
-    "embedding": _embedding_words,
-}
-"""Sentences for doubts that are not differences between rows, by `Difference.where`."""
+def _listed(groups: list[tuple[str, int]]) -> str:
+    return first_words([words for words, _ in groups])
 
 
 def first_words(words: list[str], between: str = "; ") -> str:

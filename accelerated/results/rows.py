@@ -72,11 +72,7 @@ def law_lines(fits) -> list[str]:
         names = ("dense_parameter_count", "num_experts", "tokens", fits.loss)
         read = {name: np.concatenate([column_or_nan(frame, name) for frame in frames]) for name in names if frames}
         return [f"law {law.name}: {law.formula}", f"loss column {fits.loss}; {criterion}", f"runs: {ranges(read)}"]
-    return [f"law {law.name}, for {law.measured}: {law.formula}", f"fitted by: {criterion}", *_printed_lines(law)]
-
-
-def _printed_lines(law: Law) -> list[str]:
-    lines = []
+    lines = [f"law {law.name}, for {law.measured}: {law.formula}", f"fitted by: {criterion}"]
     for name, printed in law.published.items():
         values = ", ".join(f"{key} {value:g}" for key, value in printed.coefficients._asdict().items())
         lines.append(f"printed coefficients {name} ({printed.source}): {values}; {printed.attested}")

@@ -179,16 +179,11 @@ class Runs:
         first = law if isinstance(law, Law) else law_of(law, "plan")
         check_planned(first, budget.flops)
         check_resamples(resamples)
-        check_huber(first, huber)
         within = WITHIN if within is None else within
-
-        def fitted(selection: RouterRows) -> Fit:
-            return Fit(rows_of_runs(selection, first, self.loss), first, level, huber)
-
+        fits = self.fit(first, level=level, huber=huber)
+        fits = fits.better_form() if law is None else fits
+        found = fits.law, fits.fits, fits.not_fitted
         with naming(self.paths):
-            fits = Fits(first, *fit_some(self.selections(first.axes), self.loss, fitted), [], "")
-            fits = fits.better_form() if law is None else fits
-            found = fits.law, fits.fits, fits.not_fitted
             rankings = [table_ranking(*found, budget, tokens, level, resamples, within, clock)]
         rankings += published_rankings(budget, tokens, within) if published and clock is None else []
         return plan_of(budget, tokens, level, rankings, named(self.paths), self.loss, self.remarks)
@@ -335,7 +330,13 @@ def fits_blocks(fits) -> list[Block]:
             takes = f"predict and plan take the {form}, and --law forces one"
         blocks.append(f"{words}; {takes}")
     if law.measured == "accuracy" and len(fits) > WHOLE:
-        blocks += [_lines_table(fits), "for intervals, use --json, or --task with one task"]
+        heads = ["fit of", "rows", *fits[0].best.coefficients._fields, *errors_of(fits[0])]
+        rows = [
+            [fit.name, str(fit.best.rows), *(figure(value, ".3g") for value in fit.best.coefficients)]
+            + [*errors_of(fit).values()]
+            for fit in fits
+        ]
+        blocks += [Table(heads, rows, "best fits"), "for intervals, use --json, or --task with one task"]
     else:
         blocks += [block for fit in fits for block in fit_blocks(fit)]
     blocks += warning_lines(fits.not_fitted, fits.cautions)
@@ -348,14 +349,6 @@ def fits_blocks(fits) -> list[Block]:
     if any(fit.slopes for fit in fits):
         blocks.append(AT_ONE)
     return blocks + floor_lines(law, fits)
-
-
-def _lines_table(fits) -> Table:
-    rows = []
-    for fit in fits:
-        values = [figure(value, ".3g") for value in fit.best.coefficients]
-        rows.append([fit.name, str(fit.best.rows), *values, *errors_of(fit).values()])
-    return Table(["fit of", "rows", *fits[0].best.coefficients._fields, *errors_of(fits[0])], rows, "best fits")
 
 
 def fit_table(

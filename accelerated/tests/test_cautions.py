@@ -35,16 +35,19 @@ from routelaws.accelerated.results.misfit import (
     warnings,
 )
 from routelaws.accelerated.results.row_differences import (
-    Difference,
     Shorter,
     budgets,
-    difference_words,
+    cut_runs,
     differences,
+    differing,
     embedding_doubts,
     impossible_losses,
     left_out_lines,
+    proportional,
     proportional_tokens,
+    repeated_runs,
     row_doubts,
+    same_budgets,
     shorter_runs,
 )
 from routelaws.accelerated.results.runs import Runs, read
@@ -294,7 +297,7 @@ def test_the_condition_number_is_that_of_two_powers_of_the_size(power, condition
     """With D = N^p the loss is a sum of N^-alpha and N^-(p beta)."""
     size, coefficients = np.geomspace(1e7, 1e9, 5), SimpleNamespace(alpha=0.34, beta=0.28)
     [found] = proportional_tokens(("dense_parameters", "tokens"), (size, 1e4 * size**power), coefficients)
-    assert found.numbers["condition"] == pytest.approx(condition)
+    assert f"² = {condition:.2g})" in found.words
 
 
 @pytest.mark.parametrize("budgets", [(1e20,), (1e18, 1e19, 1e20)])
@@ -384,12 +387,13 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     for rows, runs, scatter in ((None, 10, (10, 100)), ("loss_validation < 9", 9, (0.01, 0.5))):
         results, _ = gather(open_runs(tmp_path / "table.csv", rows))
-        assert results["dense"]["rows"] == runs and results["seed_scatter"]["runs"] == runs - (runs == 9)
+        dense, seeds = results["dense"], results["seed_scatter"]
+        assert dense.rows == runs and seeds.runs == runs - (runs == 9)
         low, high = scatter
-        assert low < results["seed_scatter"]["percent"] < high and low < results["dense"]["rmsle_percent"] < high
+        assert low < seeds.percent < high and low < dense.percent < high
         assert ("The law uses the rows `loss_validation < 9`" in markdown(results, [], full=True)) == (rows is not None)
-    seeds, _ = gather(open_runs(tmp_path / "table.csv", "seed == 1"))
-    assert seeds["dense"]["rows"] == 5 and seeds["seed_scatter"]["runs"] == 10
+    results, _ = gather(open_runs(tmp_path / "table.csv", "seed == 1"))
+    assert results["dense"].rows == 5 and results["seed_scatter"].runs == 10
 
 
 @pytest.mark.parametrize(("other", "tested"), [({"seed": 2}, True), ({"tokens": 4e9}, False), ({"corpus": "x"}, False)])
@@ -426,7 +430,7 @@ def read_frame(frame, tmp_path):
 
 def embedding_of(runs, law) -> list[str]:
     [selection] = runs.selections("dense")
-    return [difference_words(entry) for entry in embedding_doubts(LAWS[law], selection.frame)]
+    return [entry.words for entry in embedding_doubts(LAWS[law], selection.frame)]
 
 
 def test_an_embedding_larger_than_n_is_remarked_on_and_counted_on_request(tmp_path):
@@ -511,7 +515,7 @@ def test_an_embedding_below_a_tenth_of_n_is_not_remarked_on(tmp_path):
 )
 def test_a_loss_that_is_called_per_byte_or_word_is_remarked_on(name, said):
     [selection] = select_rows(make_table(0).assign(**{name: 2.0}), "step == 1000", name)
-    found = [difference_words(entry) for entry in row_doubts(selection, name)]
+    found = [entry.words for entry in row_doubts(selection, name)]
     assert len(found) == said and all("for each byte, character or word" in words for words in found)
 
 
@@ -733,19 +737,18 @@ def test_of_many_runs_that_are_left_out_the_first_are_named():
 
 
 DIFFERENCES = [
-    Difference("tokens", [("N = 9: 1 to 4 tokens", 2)], "runs of one size"),
-    Difference("tokens", [("N = 9: 1 tokens, 0.1 per parameter", 2)], "sizes"),
-    Difference("k", [("1", 9), ("2", 1)], "rows"),
-    Difference("loss_c4", [("the median is 19", 3)], "units"),
-    Difference("loss_c4", [("the median is 0.01", 3)], "small losses"),
-    Difference("step", [("3: step 5 of 10", 1)], "cut"),
-    Difference("epochs", [("3: 9", 1)], "epochs of routed runs", {"most": 4.0}),
-    Difference("epochs", [("3: 9", 1), ("4: 10", 1)], "epochs of dense runs", {"most": 8.0}),
-    Difference("flops", [("1e+18 FLOPs", 3), ("2e+18 FLOPs", 3)], "budgets", {"best": [4, 7]}),
-    Difference("flops", [("1e+18 FLOPs", 3)], "budgets", {"best": [4, 7, 9]}),
-    Difference("tokens", [("20 to 21", 9)], "design", {"power": 1.0, "condition": 123.4}),
-    Difference("tokens", [("20 to 40", 9)], "design", {"power": 0.75, "condition": None}),
-    Difference("tokens", [("20 to 40", 9)], "design", {"power": 0.75, "condition": 4.0}),
+    differing("tokens", [("N = 9: 1 to 4 tokens", 2)], "runs of one size"),
+    differing("tokens", [("N = 9: 1 tokens, 0.1 per parameter", 2)], "sizes"),
+    differing("k", [("1", 9), ("2", 1)], "rows"),
+    *(impossible_losses(pandas.DataFrame({"loss_c4": [loss]}), "loss_c4")[0] for loss in (19.0, 0.01)),
+    cut_runs([("3: step 5 of 10", 1)]),
+    repeated_runs("routed", [("3: 9", 1)]),
+    repeated_runs("dense", [("3: 9", 1), ("4: 10", 1)]),
+    same_budgets([("1e+18 FLOPs", 3), ("2e+18 FLOPs", 3)], [4, 7]),
+    same_budgets([("1e+18 FLOPs", 3)], [4, 7, 9]),
+    proportional("20 to 21", 9, 1.0, 123.4),
+    proportional("20 to 40", 9, 0.75, None),
+    proportional("20 to 40", 9, 0.75, 4.0),
 ]
 SHORTER = [Shorter(3, 400, 1900, ""), Shorter(4, 500, 900, "a run")]
 FAR = [Outlier(3, 9.5, 2.25, 40.0), Outlier(4, 8.0, 2.5, 30.0, "a run")]
@@ -757,7 +760,7 @@ def test_the_sentences_are_the_approved_ones(approved):
     empty = Misfit([], None, None, None, [], None)
     far = empty._replace(outliers=FAR)
     rises = [empty._replace(rise=Rise(experts, (1e7, 1e9), (2.25, 2.5))) for experts in (None, 1.0)]
-    lines = [difference_words(entry) for entry in DIFFERENCES]
+    lines = [entry.words for entry in DIFFERENCES]
     lines += warnings([], SHORTER, None, None) + warnings([], SHORTER[:1], None, None)
     for each in (far, far._replace(without=0.05), far._replace(without=0.04), *rises):
         lines += warnings([], [], each, 0.1)

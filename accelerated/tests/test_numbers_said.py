@@ -5,16 +5,20 @@ record are equal. Then each cell is read back and compared with its field, to it
 part of their heading, so a swapped column or another unit shows, and other words do not.
 """
 
+import copy
 import html
 import re
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
 
 from routelaws.accelerated.findings.finding import Report
-from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Load
+from routelaws.accelerated.findings.law import Law
+from routelaws.accelerated.findings.runs import Repeated
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Load, SweepFacts
 from routelaws.accelerated.inspection import page as experts_page
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.statistics import LABELS, BlockStatistics, Word
@@ -23,15 +27,27 @@ from routelaws.accelerated.inspection.trace import Trace
 from routelaws.accelerated.report.engine import FULL, markdown
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results.blocks import Table, log_percent
-from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.fit import Fit, fit_blocks
 from routelaws.accelerated.results.rows import Rows
 from routelaws.reference import diagnostics
 
-from .test_report_sentences import RESULTS, SWEEP
+from .test_report_sentences import RESULTS, SWEEP, scored
 
 RANDOM = np.random.default_rng(59)
-KEPT = {"N", "E", "R", "k", "times", "level", "flop_increase", "usual", "usual_frequency", "frequencies", "size_labels"}
+KEPT = {
+    "N",
+    "size",
+    "E",
+    "R",
+    "k",
+    "times",
+    "level",
+    "flop_increase",
+    "usual",
+    "usual_frequency",
+    "frequencies",
+    "size_labels",
+}
 COUNTS = {"values", "less", "cells", "lower", "rows", "runs", "sizes"}
 SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:[KMBT]\b)?")
@@ -43,6 +59,12 @@ def spoilt(value, key=""):
         return {name: child if name in KEPT else spoilt(child, name) for name, child in value.items()}
     if isinstance(value, list):
         return [spoilt(child) for child in value]
+    if hasattr(value, "_replace"):
+        return value._replace(**spoilt(value._asdict()))
+    if isinstance(value, (Law, SimpleNamespace)):
+        result = copy.copy(value)
+        vars(result).update(spoilt(vars(value)))
+        return result
     if isinstance(value, pandas.DataFrame):
         return pandas.DataFrame([spoilt(row) for row in value.to_dict("records")], columns=value.columns)
     if isinstance(value, float):
@@ -125,17 +147,18 @@ PAIRS = list(R["pairs"][R["pairs"]["E"].isna()].itertuples())
 KNOWN = R["text_constants"].assign(value=R["text_constants"]["value"].where(R["text_constants"]["determined"]))
 ALONE = R["texts"].merge(KNOWN.pivot(index=["loss", "router"], columns="name", values="value").reset_index())
 GAINS = R["gains"][R["gains"]["loss"] == "loss_validation"]
-AT_ENDS = [{"law": law} | {str(i): gain for i, gain in enumerate(GAINS[GAINS["router"] == law["router"]].itertuples())}
+AT_ENDS = [{"law": law} | {str(i): gain for i, gain in enumerate(GAINS[GAINS["router"] == law.router].itertuples())}
            for law in FITTED]  # fmt: skip
 DOUBLINGS = list(R["doublings"].itertuples())
 BOUGHT = R["experts_per_token"].assign(percent=lambda rows: rows["percent"].where(rows["times"] != 1))
 LOSSES = FREQUENCY.dropna(subset="N").pivot(index=["router", "N", "E"], columns="R", values="loss")
-DENSE = R["dense"]["coefficients"]
+DENSE = R["dense"].constants
 TABLES = {
-    "the law": (list(map(constants, FITTED)), {f"^{name}$": f"{name}.value {name}.low {name}.high" for name in NAMES}),
-    "its error": (FITTED, {"N_cutoff": "derived.N_cutoff.value derived.N_cutoff.low derived.N_cutoff.high",
-                           "miss": "rmsle_percent"}),
-    "its rows": (FITTED, {"^runs$": "rows", "^RMSLE$": "rmsle"}),
+    "the law": ([law.constants for law in FITTED], {
+        f"^{name}$": f"{name}.value {name}.low {name}.high" for name in NAMES}),
+    "its error": (FITTED, {"N_cutoff": "constants.N_cutoff.value constants.N_cutoff.low constants.N_cutoff.high",
+                           "miss": "percent"}),
+    "its rows": (FITTED, {"^runs$": "rows", "^RMSLE$": "fit.rmsle"}),
     "other intervals": (R["other_intervals"].to_dict("records"), {
         "profile": "profile_low profile_high", "jackknife": "jackknife_low jackknife_high",
         "of runs": "runs_low runs_high", "of sizes": "sizes_low sizes_high"}),
@@ -145,17 +168,17 @@ TABLES = {
     "gains": (list(GAINS.itertuples()), {
         "log10 L": "value", "of the loss": "percent", "95 %": "percent_low percent_high"}),
     "gains at both ends": (AT_ENDS, {
-        "N = 10M": "0.percent 0.percent_low 0.percent_high", "error": "law.rmsle_percent",
+        "N = 10M": "0.percent 0.percent_low 0.percent_high", "error": "law.percent",
         "N = 1.0B": "2.percent 2.percent_low 2.percent_high"}),
     "worth": (list(R["worth"].itertuples()), {
         "measured loss$": "loss", "by the law": "value", "95 %": "low high", "times N": "times",
         "by the measured": "measured", "times N#1": "measured_times"}),
-    "dense": ([DENSE["alpha"], DENSE["N_c"], {"value": R["dense"]["rmsle"], "low": None, "high": None}],
+    "dense": ([DENSE["alpha"], DENSE["N_c"], {"value": R["dense"].fit.rmsle, "low": None, "high": None}],
               {"fitted": "value", "95 %": "low high"}),
-    "residuals": ([[log_percent(size["log10"]) for size in law["misfit"]["sizes"]] for law in (*FITTED, R["dense"])],
+    "residuals": ([[log_percent(size.miss) for size in law.fit.misfit.sizes] for law in (*FITTED, R["dense"])],
                   {name: str(i) for i, name in enumerate(("^10M$", "^100M$", "^1.0B$"))}),
-    "tests": ([*FITTED, R["dense"]], {"curved": "misfit.bend.p",
-                                      "larger than": "misfit.beyond_seeds.F misfit.beyond_seeds.p"}),
+    "tests": ([*FITTED, R["dense"]], {"curved": "fit.misfit.bend.test.p",
+                                      "larger than": "fit.misfit.seeds.statistic fit.misfit.seeds.p"}),
     "forms": (list(R["forms"].itertuples()), {
         "RMSLE": "rmsle", "run left out": "run_rmsle", "size left out": "size_rmsle"}),
     "pairs": (PAIRS, {"cells": "cells", "difference": "percent", "95 %": "low high", "ratio": "size_ratio",
@@ -213,8 +236,7 @@ COMPARED = [Comparison("Hash", 10**7, 8, 3.1234, 2.9871, -0.1363, -4.364, 0.0215
 LOADS = [Load("Hash", 10**7, 8, 1, [], 2.71, 5, 0.0321), Load("S-Base", 10**8, 4, 2, [], 1.43, 17, 0.2513)]
 LEARNT = [Learning(3, "Hash", 10**7, 4, 1, 0.83, 0.26, 1.57, 0.64, 1.2345, []),
           Learning(8, "S-Base", 10**8, 8, 1, 0.71, 0.13, 2.42, 0.95, 1.0217, ["why"])]  # fmt: skip
-SPREADS = [{"router": "Hash", "N": 10**7, "E": 4, "seeds": [11, 12], "losses": [2.5123, 2.2567], "range": 0.2556,
-            "deviation": 0.1807}]  # fmt: skip
+SPREADS = [Repeated("Hash", 10**7, 4, [11, 12], [2.5123, 2.2567], 0.2556, 0.1807)]
 PREDICTED = [{"router": "Hash", "N": 1e7, "E": 4, "law": "bounded", "loss": 2.3456, "run_interval": [2.1234, 2.5678],
               "measured": [2.4567, 2.3111], "error": 0.0321, "reason": ""}]  # fmt: skip
 OF_A_SWEEP = {
@@ -234,10 +256,9 @@ OF_A_SWEEP = {
 
 @pytest.mark.parametrize("name", OF_A_SWEEP)
 def test_a_table_of_a_sweep_has_the_numbers_of_its_fields(name):
-    registered = {"fitted_to": [0, 1], "written": "noon", "scored": 1, "hits": 1, "level": 0.8}
     frames = {"comparisons": COMPARED, "loads": LOADS, "learning": LEARNT}
     sweep = SWEEP | {name: pandas.DataFrame(records) for name, records in frames.items()} | {"spreads": SPREADS}
-    report = Report(R, [], sweep | {"registered": registered | {"predictions": PREDICTED}}, full=True)
+    report = Report(R, [], SweepFacts(**sweep | {"registered": scored(PREDICTED, [0, 1], 1, 1)}), full=True)
     blocks = [block for section in FULL for block in section(report)]
     check([(block.heads, block.rows) for block in blocks if isinstance(block, Table)], *OF_A_SWEEP[name])
 

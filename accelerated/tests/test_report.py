@@ -237,7 +237,7 @@ def test_a_gain_is_one_beyond_the_spread_of_seeds_and_the_error_over_documents(d
 
 def test_a_router_is_held_against_its_own_spread_and_that_of_dense():
     def spread(router, width):
-        return {"router": router, "range": width}
+        return SimpleNamespace(router=router, range=width)
 
     dense, own, other = spread("Dense", 0.02), spread("Hash", 0.01), spread("S-Base", 0.5)
     assert spread_for("Hash", [own, other]) == (0.01, False)
@@ -337,8 +337,8 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
         write_report(folder, full=True)
 
 
-def section_on(said: dict) -> str:
-    return as_markdown(registered_section(Report({}, [], {"registered": said})))
+def section_on(score: registered.Score) -> str:
+    return as_markdown(registered_section(Report({}, [], SimpleNamespace(registered=score))))
 
 
 def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
@@ -356,7 +356,7 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     learned = [i for i in rest if learned_by(runs[i])["router_agreement"] > 0.5]
     assert said["held_out"] == held and said["fitted_to"] == learned and len(said["predictions"]) == len(held)
     before = registered.score(read_sweep(small))
-    assert before["scored"] == 0 and "None of these runs is finished yet" in section_on(before)
+    assert before.scored == 0 and "None of these runs is finished yet" in section_on(before)
     by_cell = {(entry["router"], entry["E"]): entry for entry in said["predictions"]}
     for i in held:
         size, model = runs[i].accounting().dense_parameters, runs[i].model
@@ -368,13 +368,17 @@ def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):
     (full / registered.FILE).write_bytes(written)
     assert registered.register(full).read_bytes() == written
     scored = registered.score(read_sweep(full))
-    assert scored["scored"] == len(held) and scored["hits"] >= 0.7 * len(held)
+    assert scored.scored == len(held) and scored.hits >= 0.7 * len(held)
     text = section_on(scored)
-    assert f"{scored['hits']} of {scored['scored']} measured losses lie within the 95 % prediction interval" in text
-    off = scored["predictions"][-1]
+    assert f"{scored.hits} of {scored.scored} measured losses lie within the 95 % prediction interval" in text
+    off = scored.predictions.iloc[-1]
     low, high = off["run_interval"]
     inside = sum(low <= loss <= high for loss in off["measured"])
     assert off["inside"] == inside and off["error"] == pytest.approx(off["measured"][0] / off["loss"] - 1)
+    said["predictions"][0]["run_interval"] = [0.1, 0.2]
+    (full / registered.FILE).write_text(encoding.dumps(said))
+    missed = registered.score(read_sweep(full))
+    assert missed.hits == missed.predictions["inside"].sum() < missed.scored == len(held)
 
 
 def test_measured_losses_of_the_largest_model_are_not_predicted(tmp_path):
@@ -411,7 +415,7 @@ def test_a_run_of_another_kind_than_the_law_is_not_predicted(tmp_path):
     assert len(registered._against(same, made)["measured"]) == 2
     said = {"written": "today", "held_out": held, "predictions": entries}
     (tmp_path / "sweep" / registered.FILE).write_text(encoding.dumps(said))
-    assert registered.score(read_sweep(tmp_path / "sweep"))["scored"] == len(held) - 2
+    assert registered.score(read_sweep(tmp_path / "sweep")).scored == len(held) - 2
 
 
 def test_a_run_is_a_hit_inside_the_interval_of_one_more_run():

@@ -7,21 +7,27 @@ import copy
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
 
 from routelaws.accelerated.findings.advice import judge
-from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.dense import DenseLaw
+from routelaws.accelerated.findings.finding import Report, TableFacts
+from routelaws.accelerated.findings.law import Law
 from routelaws.accelerated.findings.printed import COLUMNS, LAWS
 from routelaws.accelerated.findings.refits import CHOICES
-from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning
+from routelaws.accelerated.findings.runs import Repeated, Scatter, SizeScatter
+from routelaws.accelerated.findings.sweeps import registered
+from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Seconds, SweepFacts
 from routelaws.accelerated.report.engine import FULL, SHORT
 from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
-from routelaws.accelerated.results.encoding import constants
+from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.floor import Form
+from routelaws.accelerated.results.misfit import Bend, Misfit, Rise, SizeMiss, Test
 from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws.intervals import Range
@@ -34,6 +40,29 @@ RESULTS |= {name: pandas.DataFrame(RESULTS[name], columns=EMPTY.get(name)) for n
 for frame in map(RESULTS.get, FRAMES):
     frame[frame.columns.intersection(["N", "E"])] = frame[frame.columns.intersection(["N", "E"])].astype("Int64")
 RESULTS["other_intervals"]["N"] = RESULTS["other_intervals"]["N"].astype(float)
+
+
+def law_of(record: dict, kind: type) -> Law:
+    """Return the law behind a record of results.json."""
+    law, miss = object.__new__(kind), record["misfit"]
+    known = {name: Constant(**each) for name, each in record["coefficients"].items()}
+    known |= {name: Constant(**each) for name, each in record.get("derived", {}).items() if name == "N_cutoff"}
+    seeds, largest = (miss[name] for name in ("beyond_seeds", "largest_size"))
+    bend = miss["bend"] and Bend(miss["bend"].pop("value"), Test(*miss["bend"].values()))
+    largest = largest and SizeMiss(largest["N"], 1, largest["log10"])
+    sizes = [SizeMiss(*size.values()) for size in miss["sizes"]]
+    misfit = Misfit(sizes, bend, seeds and Test(*seeds.values()), largest, [], None, miss["rise"])
+    best = SimpleNamespace(criterion=record.get("criterion"))
+    fit = {"status": record["status"], "rmsle": record["rmsle"], "misfit": misfit, "best": best, "forms": []}
+    vars(law).update(record, constants=known, fit=SimpleNamespace(**fit, floor_helps=False))
+    return law
+
+
+RESULTS["laws"] = [law_of(record, Law) for record in RESULTS["laws"]]
+RESULTS |= {"dense": law_of(RESULTS["dense"], DenseLaw), "table": TableFacts(**RESULTS["table"])}
+SCATTER = RESULTS["seed_scatter"]
+SIZES, POINTS = [SizeScatter(**each) for each in SCATTER["sizes"]], [Repeated(**each) for each in SCATTER["points"]]
+RESULTS["seed_scatter"] = Scatter(**SCATTER | {"sizes": SIZES, "points": POINTS})
 LAW, PAIRS, FREQUENCY = RESULTS["laws"][1], RESULTS["pairs"], RESULTS["routing_frequency"]
 UNSETTLED, UNKNOWN = {"verdict": "open", "low": -0.5}, {"verdict": "not known", "low": math.nan}
 
@@ -43,8 +72,8 @@ def pairs(*changes: dict) -> pandas.DataFrame:
     return pandas.concat([PAIRS.iloc[:1].assign(**change) for change in changes])
 
 
-UNEQUAL = {"equal_p": 0.04, "sizes": [{"N": n, "deviation": d, "percent": d} for n, d in ((1e7, 0.1), (1e9, 3.0))]}
-SPREAD = {"router": "Hash", "N": 1e7, "E": 4, "seeds": [1, 2], "losses": [2.5, 2.25], "range": 0.25, "deviation": 0.125}
+UNEQUAL = {"equal_p": 0.04, "sizes": [SizeScatter(n, d, d, 1) for n, d in ((1e7, 0.1), (1e9, 3.0))]}
+SPREAD = Repeated("Hash", 1e7, 4, [1, 2], [2.5, 2.25], 0.25, 0.125)
 COMPARED = pandas.DataFrame([
     Comparison("Hash", n, 32, 3.0, 3.0 + change, change, percent, 0.25, False, 0.0625, verdict)
     for n, change, percent, verdict in (
@@ -64,7 +93,7 @@ SWEEP = {
     "waiting": {8: "hash-E4", 9: "dense"}, "left_out": {7: "odd", 3: "blank"}, "spreads": [SPREAD],
     "comparisons": COMPARED, "registered": None, "loads": pandas.DataFrame(columns=["router"]),
     "learning": pandas.DataFrame([LEARNED]), "not_learned": None, "few_documents": "",
-    "sessions": [{}, {}], "seconds": {"training": 61.0, "fitting": 2.0, "figures": 3.0},
+    "sessions": [{}, {}], "seconds": Seconds(61.0, 2.0, 3.0),
 }  # fmt: skip
 OTHER_TEXTS = {name: RESULTS[name].query("loss != 'loss_validation'") for name in ("gains", "texts")}
 OF_LAWS = "slopes", "gains", "worth", "refits", "other_intervals", "resamples", "texts", "text_constants"
@@ -73,7 +102,7 @@ NO_LAW = {f"laws {i} missing": "the reason" for i in (0, 1)} | OTHER_TEXTS
 DENSE_ONLY = {"laws": [], "table routers": [], "pairs": PAIRS.iloc[:0]} | NOTHING_FITTED
 OPEN = {"determined": False}
 PRINTED = pandas.DataFrame({
-    "router": ["Hash"] * 7 + ["Dense"] * 2, "name": [*constants(LAW), "alpha", "N_c"],
+    "router": ["Hash"] * 7 + ["Dense"] * 2, "name": [*LAW.constants, "alpha", "N_c"],
     "printed": [0.5] * 6 + [9e11, 0.078, 3.568e13], "fitted": [0.25] * 6 + [9.2e9, 0.0777, 5.89e13],
     "inside": [True] * 2 + [False] + [True] * 4 + [False] * 2,
 })  # fmt: skip
@@ -95,14 +124,16 @@ SIGNS = ["no, the interval includes 0", "yes", "no, it is positive", "yes", "yes
 SLOPES = {"slopes": RESULTS["slopes"].assign(sign=SIGNS, effective_high=[-0.1, math.inf, *[-0.1] * 4])}
 C_OPEN, C_BELOW = {"low": -0.1}, {"low": -0.1, "high": -0.05}
 BENT, SCATTERED = {"p": 0.04}, {"percent": 1.0}
+CHANCE, NO_CHANCE = {"p": 0.5}, {"p": 0.01}
+RISE = Rise(1.0, (1e7, 1e9), (2.0, 3.0))
 
 S_BASE_ONLY = {name: RESULTS[name].query("router != 'Hash'") for name in OF_LAWS}
 KNIFE, TEXTS, WORTH = (RESULTS[name] for name in ("other_intervals", "text_constants", "worth"))
 NO_KNIFE, CUTOFFS = KNIFE.assign(jackknife_high=math.inf), KNIFE["name"] == "N_cutoff"
 REFITS = pandas.DataFrame([
-    ("Hash", choice, 24, "interior", 0.000404, 1e-7, *(each["value"] for each in constants(LAW).values()))
+    ("Hash", choice, 24, "interior", 0.000404, 1e-7, *(each.value for each in LAW.constants.values()))
     for choice in CHOICES
-], columns=["router", "choice", "rows", "status", "rmsle", "objective", *constants(LAW)])  # fmt: skip
+], columns=["router", "choice", "rows", "status", "rmsle", "objective", *LAW.constants])  # fmt: skip
 TABLE, FORMS_FRAME = RESULTS["runs"], RESULTS["forms"]
 TWICE = pandas.concat([TABLE[9:12], TABLE[9:10].assign(hyper_id=[99], suspect="odd", loss=2.5)])
 ONE_MISSING = FORMS_FRAME.assign(missing=["the reason", *FORMS_FRAME["missing"][1:]], size_verdict="worse")
@@ -121,11 +152,22 @@ NOTHING = {
 
 
 def changed(old, steps: list[str], new):
-    """Return results with a new value at the end of some steps, such as laws, 0, missing; a dictionary is merged."""
+    """Return results with a new value at the end of some steps, such as laws, 0, missing; fields are merged."""
     if not steps:
-        return old | new if isinstance(old, dict) and isinstance(new, dict) else new
-    results, step = copy.copy(old), int(steps[0]) if steps[0].isdigit() else steps[0]
-    results[step] = changed(old.get(step) if isinstance(old, dict) else old[step], steps[1:], new)
+        fields = isinstance(new, dict) and not isinstance(old, pandas.DataFrame)
+        for name, value in new.items() if fields else ():
+            old = changed(old, [name], value)
+        return old if fields else new
+    step, *rest = steps
+    if isinstance(old, (dict, list)):
+        results, step = copy.copy(old), int(step) if step.isdigit() else step
+        results[step] = changed(old[step], rest, new)
+        return results
+    value = changed(getattr(old, step), rest, new)
+    if hasattr(old, "_replace"):
+        return old._replace(**{step: value})
+    results = copy.copy(old)
+    setattr(results, step, value)
     return results
 
 
@@ -144,24 +186,24 @@ def advised(changes: dict) -> dict:
 OF_A_TABLE = {
     "no certain gain": {"gains": RESULTS["gains"].assign(high=0.1)},
     "some gains": {"gains": RESULTS["gains"].assign(high=[-0.1, 0.1] * 6)},
-    "routing helps more": {f"laws {i} coefficients c": C_BELOW for i in (0, 1)},
-    "fading is open, no jackknife": {"laws 0 coefficients c": C_OPEN, "other_intervals": NO_KNIFE},
-    "a cutoff is open": {"laws 0 derived N_cutoff": OPEN, "other_intervals": NO_KNIFE},
-    "all cutoffs are open": {"laws 0 derived N_cutoff": OPEN, "laws 1 derived N_cutoff": OPEN},
-    "within chance": {"seed_scatter": SCATTERED, "laws 0 misfit bend": BENT}
-    | {f"laws {i} misfit beyond_seeds": {"p": 0.5} for i in (0, 1)},
-    "beyond chance": {"seed_scatter": UNEQUAL | SCATTERED, "laws 0 misfit beyond_seeds": {"p": 0.01}},
+    "routing helps more": {f"laws {i} constants c": C_BELOW for i in (0, 1)},
+    "fading is open, no jackknife": {"laws 0 constants c": C_OPEN, "other_intervals": NO_KNIFE},
+    "a cutoff is open": {"laws 0 constants N_cutoff": OPEN, "other_intervals": NO_KNIFE},
+    "all cutoffs are open": {"laws 0 constants N_cutoff": OPEN, "laws 1 constants N_cutoff": OPEN},
+    "within chance": {"seed_scatter": SCATTERED, "laws 0 fit misfit bend test": BENT}
+    | {f"laws {i} fit misfit seeds": CHANCE for i in (0, 1)},
+    "beyond chance": {"seed_scatter": UNEQUAL | SCATTERED, "laws 0 fit misfit seeds": NO_CHANCE},
     "a fit beyond 100 %": {"seed_scatter": {"percent": 131.6}}
-    | {f"laws {i} rmsle_percent": 1204.0 for i in (0, 1)}
-    | {f"laws {i} derived N_cutoff value": 1103.2e9 for i in (0, 1)},
-    "a bad fit, no scatter": {"seed_scatter": None, "laws 0 rmsle_percent": 6.0}
-    | {f"laws {i} misfit bend": BENT for i in (0, 1)},
-    "an exact fit": {f"laws {i} rmsle_percent": 1e-7 for i in (0, 1)}
-    | {"forms": RESULTS["forms"].assign(size_percent=math.nan), "laws 0 misfit beyond_seeds": {"p": 0.01}},
+    | {f"laws {i} fit rmsle": math.log10(13.04) for i in (0, 1)}
+    | {f"laws {i} constants N_cutoff value": 1103.2e9 for i in (0, 1)},
+    "a bad fit, no scatter": {"seed_scatter": None, "laws 0 fit rmsle": math.log10(1.06)}
+    | {f"laws {i} fit misfit bend test": BENT for i in (0, 1)},
+    "an exact fit": {f"laws {i} fit rmsle": math.log10(1 + 1e-9) for i in (0, 1)}
+    | {"forms": RESULTS["forms"].assign(size_percent=math.nan), "laws 0 fit misfit seeds": NO_CHANCE},
     "no law": NO_LAW,
     "a law of one router": {"laws 0 missing": "too few runs"} | S_BASE_ONLY,
     "dense runs only": DENSE_ONLY | {"table condition": True},
-    "two dense sizes": DENSE_ONLY | {"dense misfit largest_size": None},
+    "two dense sizes": DENSE_ONLY | {"dense fit misfit largest": None},
     "a pair, not settled": {"pairs": pairs(UNSETTLED)},
     "one of two pairs": {"pairs": pairs({}, UNKNOWN)},
     "seven pairs": {"pairs": pairs(*[UNSETTLED] * 7)},
@@ -174,7 +216,7 @@ OF_A_TABLE = {
         "table released": True,
     },
     "open constants": {
-        "laws 0 coefficients E_max": OPEN,
+        "laws 0 constants E_max": OPEN,
         "text_constants": TEXTS.assign(determined=(TEXTS["loss"] != "loss_c4") | (TEXTS["router"] != "Hash")),
     },
     "some constants of other texts": {"text_constants": TEXTS.assign(determined=TEXTS["name"] != "c")},
@@ -182,10 +224,10 @@ OF_A_TABLE = {
     "two sizes, few runs": {"laws 0 sizes": [1, 2], "laws 0 rows": 11, "laws 1 rows": 12},
     "one spare run": {"laws 0 rows": 7, "laws 1 rows": 7},
     "slopes are open": SLOPES,
-    "linear limit": SLOPES | {"laws 0 status": "linear limit"},
-    "no E_start, no E_max": {"laws 0 status": "E_start at 1, E_max unbounded"},
-    "E_max in the runs, c open": {"laws 1 coefficients E_max value": 256.0, "laws 0 coefficients c": {"low": -0.1}},
-    "c below 0": {"laws 0 coefficients c": {"low": -0.1, "high": -0.05}},
+    "linear limit": SLOPES | {"laws 0 fit status": "linear limit"},
+    "no E_start, no E_max": {"laws 0 fit status": "E_start at 1, E_max unbounded"},
+    "E_max in the runs, c open": {"laws 1 constants E_max value": 256.0, "laws 0 constants c": {"low": -0.1}},
+    "c below 0": {"laws 0 constants c": {"low": -0.1, "high": -0.05}},
     "other rows and Huber's sum": {"refits": REFITS, "huber": 0.001},
     "endless resamples": {
         "resamples": RESULTS["resamples"].assign(
@@ -193,13 +235,13 @@ OF_A_TABLE = {
         ),
     },
     "whole resamples": {"resamples": RESULTS["resamples"].assign(undetermined_sizes=0)},
-    "a rising law": {"laws 0 misfit rise": {"experts": 1}},
-    "rising laws": {f"laws {i} misfit rise": {"experts": 1} for i in (0, 1)} | {"dense misfit rise": {"experts": 1}},
-    "rising dense runs": {"dense status": "N_c at 0"},
+    "a rising law": {"laws 0 fit misfit rise": RISE},
+    "rising laws": {f"laws {i} fit misfit rise": RISE for i in (0, 1)} | {"dense fit misfit rise": RISE},
+    "rising dense runs": {"dense fit status": "N_c at 0"},
     "no dense law": {"dense missing": "the reason"},
-    "a bend": {"laws 0 misfit bend": {"p": 0.04}, "laws 0 misfit": {"beyond_seeds": None, "largest_size": None}},
+    "a bend": {"laws 0 fit misfit bend test": BENT, "laws 0 fit misfit": {"seeds": None, "largest": None}},
     "one form is missing": {"forms": ONE_MISSING},
-    "a floor is better": {f"laws {i} with_floor": {"better": True, "forms": FORMS} for i in (0, 1)}
+    "a floor is better": {f"laws {i} fit": {"floor_helps": True, "forms": FORMS} for i in (0, 1)}
     | {"forms": RESULTS["forms"].assign(size_verdict=FLOOR_BEST)},
     "blank losses": {"runs": TABLE.assign(losses=[{"loss_c4": None, "loss_pile": None} if i in (3, 7) else {}
                                                   for i in TABLE["hyper_id"]])},
@@ -207,7 +249,7 @@ OF_A_TABLE = {
         missing="the reason", loss="loss_my_books")])},
     "small dense runs": {"dense sizes": [10_000_000, 100_000_000]},
     "a bend of the only law": {
-        "laws 0 missing": "the reason", "laws 1 misfit bend": BENT, **S_BASE_ONLY,
+        "laws 0 missing": "the reason", "laws 1 fit misfit bend test": BENT, **S_BASE_ONLY,
     },
     "slopes do not fade": {"slopes": RESULTS["slopes"].assign(slope=-0.1)},
     "k without a comparison": {"gains_per_flop": RESULTS["gains_per_flop"].iloc[:0]},
@@ -220,13 +262,10 @@ OF_A_TABLE = {
     "many gaps": {"gaps": pandas.DataFrame([("Hash", 10**7, 4)] * 13, columns=["router", "N", "E"])},
     "nothing to compare": NOTHING,
     **{f"nothing in {path}": {path: value} for path, value in NOTHING.items()},
-    "E_start at 1": {"laws 0 status": "E_start at 1"},
-    "nothing is determined": {f"laws 0 coefficients {name}": OPEN for name in LAW["coefficients"]} | {
-        "laws 0 derived N_cutoff": OPEN,
-    },
-    "no constant of any law": {f"laws {i} coefficients {name}": OPEN for name in LAW["coefficients"] for i in (0, 1)}
-    | {f"laws {i} derived N_cutoff": OPEN for i in (0, 1)},
-    "a wide interval": {"laws 0 coefficients E_max": OPEN | {"low": 1.5, "high": 2e6}},
+    "E_start at 1": {"laws 0 fit status": "E_start at 1"},
+    "nothing is determined": {f"laws 0 constants {name}": OPEN for name in LAW.constants},
+    "no constant of any law": {f"laws {i} constants {name}": OPEN for name in LAW.constants for i in (0, 1)},
+    "a wide interval": {"laws 0 constants E_max": OPEN | {"low": 1.5, "high": 2e6}},
     "a wide equivalent size": {"worth": WORTH.assign(
         low=[1e6, *WORTH["low"][1:]], high=[1.1e12, *WORTH["high"][1:]])},
     "a wide jackknife": {"other_intervals": KNIFE.assign(
@@ -250,6 +289,13 @@ OF_A_TABLE = {
 }  # fmt: skip
 
 PREDICTED = {"router": "S-Base", "N": 1_234_567.0, "E": 16.0, "law": "bilinear", "loss": 2.5, "reason": ""}
+
+
+def scored(entries: list[dict], fitted_to: list[int], scored: int, hits: int) -> registered.Score:
+    frame = pandas.DataFrame(entries, columns=registered.COLUMNS)
+    return registered.Score("noon", [], fitted_to, "loss_validation", 0.8, frame, scored, hits)
+
+
 OF_A_SWEEP = {
     "unfinished": {},
     "several of all": {
@@ -263,17 +309,13 @@ OF_A_SWEEP = {
         COMPARED, COMPARED.assign(router="S-Base", experts=16, verdict="yes")])},
     "all sizes": {"comparisons": pandas.concat([COMPARED[:2], COMPARED[:1].assign(router="Z", borrowed=True)])},
     "nothing to compare": {"comparisons": COMPARED[:0]},
-    "predictions": {"registered": {
-        "fitted_to": [0, 1, 2], "written": "noon", "scored": 3, "hits": 1, "level": 0.8, "predictions": [
-            PREDICTED | {"run_interval": [2.45, 2.55], "measured": [2.52, 2.58], "error": 0.02},
-            PREDICTED | {"run_interval": [2.45, None], "measured": [2.4], "error": -0.04},
-            PREDICTED | {"run_interval": [2.45, 2.55], "measured": [], "error": None},
-            PREDICTED | {"law": None, "loss": None, "reason": "too few", "measured": [3.0]},
-        ],
-    }},
-    "predictions without runs": {"registered": {
-        "fitted_to": [0, 1], "written": "noon", "scored": 0, "hits": 0, "level": 0.8, "predictions": [],
-    }},
+    "predictions": {"registered": scored([
+        PREDICTED | {"run_interval": [2.45, 2.55], "measured": [2.52, 2.58], "error": 0.02},
+        PREDICTED | {"run_interval": [2.45, None], "measured": [2.4], "error": -0.04},
+        PREDICTED | {"run_interval": [2.45, 2.55], "measured": [], "error": None},
+        PREDICTED | {"law": None, "loss": None, "reason": "too few", "measured": [3.0]},
+    ], [0, 1, 2], 3, 1)},
+    "predictions without runs": {"registered": scored([], [0, 1], 0, 0)},
     "not learned": {
         "not_learned": "the words",
         "learning": pandas.DataFrame([LEARNED._replace(reasons=["why"], agreement=math.nan, entropy=0.5)]),
@@ -291,7 +333,9 @@ def lines(changes: dict, sweep: dict | None) -> list[str]:
     """Return the lines of the full report, followed by the lines of the short report."""
     results = altered(changes)
     drawn = ["loss", "slopes", "coefficients", "forms", "frequency", "load", "isoflop"]
-    drawn += (sweep or {}).get("drawn", ["training"])
+    sweep = dict(sweep or {})
+    drawn += sweep.pop("drawn", ["training"])
+    sweep = SweepFacts(**sweep) if sweep else None
     blocks = [
         block
         for full, sections in ((True, (first_page, *FULL)), (False, (first_page, *SHORT, more_section)))

@@ -6,6 +6,7 @@ numbers come from the law's formula in plain Python.
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -83,7 +84,7 @@ def results(gathered):
 
 @pytest.fixture(scope="module")
 def found(sweep, results):
-    return findings.find(sweep, results)
+    return findings.find(sweep, results["seed_scatter"])
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     fine = sweep._replace(runs=[run], selections=sweep.selections[:1])
     (load,) = findings.loads(fine)
     assert (load.busiest, load.idle) == (8.0, 1) and np.allclose(load.shares, [[8, *[0.8] * 30, 0]])
-    figure = training_figures.load_figure(results, fine, {"loads": pandas.DataFrame([load])})
+    figure = training_figures.load_figure(results, fine, SimpleNamespace(loads=pandas.DataFrame([load])))
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 
@@ -142,9 +143,7 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
 
 @pytest.fixture(scope="module")
 def said(sweep, results, found):
-    return plain(
-        {"does_routing_help": found["comparisons"], "scatter": results["seed_scatter"], "load": found["loads"]}
-    )
+    return plain({"does_routing_help": found.comparisons, "scatter": results["seed_scatter"], "load": found.loads})
 
 
 def test_comparison_spread_and_scatter(said):
@@ -171,4 +170,4 @@ def test_the_mean_of_the_seeds_is_compared_and_each_seed_is_fitted(sweep):
     wanted = [np.mean(losses_at("Hash", size, 8)) for size in SIZES]
     assert close([entry.routed_loss for entry in entries], wanted) and {entry.experts for entry in entries} == {8}
     [law] = gather_sweep(less)[0]["laws"]
-    assert (law["rows"], law["experts"]) == (13, [1, 2, 4, 8])
+    assert (law.rows, law.experts) == (13, [1, 2, 4, 8])

@@ -25,12 +25,12 @@ from routelaws.accelerated.findings import (
 )
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law_figures import _forest
-from routelaws.accelerated.findings.runs import seed_scatter
+from routelaws.accelerated.findings.runs import Scatter, SizeScatter, seed_scatter
 from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
-    colour_of,
+    colour_among,
     label_ends,
     log_ticks,
     panel_grid,
@@ -41,7 +41,9 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
 from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
+from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.misfit import equal_variances
+from routelaws.reference.laws.dense import DenseLine
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import run, strict_json, write
@@ -216,7 +218,7 @@ def test_routing_frequency_against_the_usual_one():
 
 
 NAN = math.nan
-SCATTER = {"deviation": 0.01, "degrees": 2, "sizes": [{"N": 1000, "deviation": 0.03, "degrees": 2}], "equal_p": 0.5}
+SCATTER = Scatter(0.01, 2.3, 2, 3, [SizeScatter(1000, 0.03, 7.2, 2)], 0.5, [])
 
 
 def test_pairs_by_hand():
@@ -244,10 +246,10 @@ def test_pairs_by_hand():
     reach = 4.302652729911275 * math.sqrt(2) * 0.01
     assert reaches() == pytest.approx([reach, reach])
     assert reaches([run("A", 1000, 4, 2.0, seed=1)]) == pytest.approx([reach, reach * math.sqrt(1.5 / 2)])
-    assert reaches(scatter=SCATTER | {"equal_p": 0.01}) == pytest.approx([reach, 3 * reach])  # that at N = 1,000
+    assert reaches(scatter=SCATTER._replace(equal_p=0.01)) == pytest.approx([reach, 3 * reach])  # that at N = 1,000
     unknown = routers.compare(runs, None, None)
     assert unknown["size_ratio"].isna().all() and (unknown["verdict"] == "not known").sum() == 4
-    assert worth.equal_dense_size(2.0, {"intercept": 1.2, "slope": -0.1}) == pytest.approx(1e12 / 1024)
+    assert worth.equal_dense_size(2.0, DenseLine(1.2, -0.1)) == pytest.approx(1e12 / 1024)
 
 
 def test_a_router_may_have_the_name_of_a_verdict():
@@ -289,7 +291,7 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
     large = routers.compare([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)["size_ratio"]
     assert set(small) == {0} and set(large) == {math.inf}
     assert blocks.log_percent(400.0) == math.inf and blocks.log_percent(-400.0) == -100
-    line = {"intercept": 0.3, "slope": -1e-4}
+    line = DenseLine(0.3, -1e-4)
     assert worth.equal_dense_size(10**0.2991, line) == pytest.approx(1e9)
     assert (worth.equal_dense_size(1.0, line), worth.equal_dense_size(4.0, line)) == (math.inf, 0)
 
@@ -316,28 +318,28 @@ def test_doublings_by_hand():
 def test_seeds_are_told_from_other_differences():
     runs = [run("Hash", 100, 4, 10**0.1), run("Hash", 100, 4, 10**0.3, seed=1), run("Hash", 100, 8, 9.0)]
     found = seed_scatter(runs)
-    assert found["degrees"] == 1 and found["deviation"] == pytest.approx(0.1 * math.sqrt(2))
-    assert found["sizes"] == [{"N": 100} | {name: found[name] for name in ("deviation", "percent", "degrees")}]
+    assert found.degrees == 1 and found.deviation == pytest.approx(0.1 * math.sqrt(2))
+    assert found.sizes == [SizeScatter(100, found.deviation, found.percent, found.degrees)]
     more = [run("Hash", 200, 4, 10 ** (i / 1000), seed=i) for i in range(3)]
     by_size = seed_scatter(runs + more)
-    assert [(e["N"], e["degrees"], e["deviation"]) for e in by_size["sizes"]] == [
-        (100, 1, found["deviation"]), (200, 2, pytest.approx(0.001))
+    assert [(e.N, e.degrees, e.deviation) for e in by_size.sizes] == [
+        (100, 1, found.deviation), (200, 2, pytest.approx(0.001))
     ]  # fmt: skip
-    assert by_size["deviation"] == pytest.approx(math.sqrt((0.02 + 2e-6) / 3))
-    assert found["equal_p"] == 1 and by_size["equal_p"] == pytest.approx(equal_variances([0.02, 2e-6], [1, 2]))
+    assert by_size.deviation == pytest.approx(math.sqrt((0.02 + 2e-6) / 3))
+    assert found.equal_p == 1 and by_size.equal_p == pytest.approx(equal_variances([0.02, 2e-6], [1, 2]))
     assert seed_scatter(runs[::2]) is None
     for other in ({"k": 2}, {"frequency": 0.25}, {"flop_increase": 2.0}):  # such runs have not the same configuration
         one, more = run("Hash", 100, 4, 3.0), run("Hash", 100, 4, 2.9, **other)
         assert seed_scatter([one, more._replace(seed=1)]) is None
     runs += [run("Hash", 100, 16, 10 ** (0.1 * seed), seed=seed) for seed in range(3)]
     found = seed_scatter(runs)  # each point has its own mean: 0.02 of one degree and 0.02 of two
-    assert found["degrees"] == 3 and found["deviation"] == pytest.approx(math.sqrt(0.04 / 3))
+    assert found.degrees == 3 and found.deviation == pytest.approx(math.sqrt(0.04 / 3))
 
 
 def advised(key: str, **results):
     empty = {
         "gains": pandas.DataFrame(columns=slopes.GAINS),
-        "table": {"loss_column": "loss"},
+        "table": SimpleNamespace(loss_column="loss"),
         "doublings": experts.steps([]),
         "pairs": routers.compare([], None, None),
         "gains_per_flop": experts_per_token.versus(experts_per_token.points([])),
@@ -485,8 +487,10 @@ def test_a_run_beside_a_suspect_one_is_kept():
     others = [run("Hash", 100, 32, 2.0, hyper_id=6, k=2), run("Hash", 100, 32, 2.0, hyper_id=7, flop_increase=2.0)]
     runs = twins + alone + again + others
     source = SimpleNamespace(law_rows=list, runs=runs, rows=None, loss_column="loss_validation")
-    known = {"row_choice": "every seed", "condition": False, "routers": [], "remarks": [], "released": False}
-    results = used_runs.find({}, source) | {"table": known | {"last_steps": [1]}, "laws": [], "size_labels": {}}
+    known = SimpleNamespace(
+        row_choice="every seed", condition=False, routers=[], remarks=[], released=False, last_steps=[1]
+    )
+    results = used_runs.find({}, source) | {"table": known, "laws": [], "size_labels": {}}
     _, _, table, kept, twice, gaps = used_runs.section(finding.Report(results | {"gaps": results["gaps"][:1]}, []))
     assert [row[0] for row in table.rows] == ["1", "2"] and kept.startswith("These runs are used: 0.")
     assert "runs 4 and 5 (HASH, N = 100, E = 32): losses 1.0000 and 10.0000. All" in twice and "; " not in twice
@@ -496,8 +500,8 @@ def test_printed_constants_beside_a_fit_to_losses_of_their_law():
     known = paper.PRINTED["Hash"]
     size, experts = (axis.ravel() for axis in np.meshgrid([1e7, 1e8, 1e9], [1.0, 8.0, 64.0]))
     values = known.coefficients._asdict() | {"N_cutoff": known.cutoff}
-    near = {name: {"value": 1.5 * value, "low": -math.inf, "high": math.inf} for name, value in values.items()}
-    near["c"] |= {"low": 1.1 * values["c"]}
+    near = {name: Constant(1.5 * value, -math.inf, math.inf, None, True) for name, value in values.items()}
+    near["c"] = near["c"]._replace(low=1.1 * values["c"])
     rows = pandas.DataFrame(printed.beside("Hash", values, near), columns=printed.COLUMNS)
     assert rows["fitted"].tolist() == pytest.approx([1.5 * value for value in values.values()])
     assert rows[~rows["inside"]]["name"].tolist() == ["c"]
@@ -520,8 +524,8 @@ def test_of_many_numbers_of_experts_some_have_ticks():
 
 
 def test_routers_without_a_colour_of_their_own_get_different_ones():
-    results = {"table": {"routers": ["Hash", "a", "b", "c"]}}
-    found = [colour_of(results, router) for router in results["table"]["routers"]]
+    routers = ["Hash", "a", "b", "c"]
+    found = [colour_among(routers, router) for router in routers]
     assert found == [COLOURS["Hash"], *MORE_COLOURS[:3]]
 
 
@@ -531,7 +535,7 @@ def test_what_is_not_determined_is_not_given_as_a_number(tmp_path):
     results = gathered(frame, tmp_path)
     text = markdown(results, [], full=True)
     (law,) = results["laws"]
-    assert not law["coefficients"]["E_max"]["determined"] and law["coefficients"]["a"]["determined"]
+    assert not law.constants["E_max"].determined and law.constants["a"].determined
     assert re.search(r"^\| HASH \|( [^|]+ \|){5} not determined \([\d.]+ to ∞\) \|", text, re.MULTILINE)
     noisy = results["text_constants"].query("loss == 'loss_c4' and not determined")
     assert noisy["name"].tolist() == ["d", "E_start", "E_max", "N_cutoff"]

@@ -11,7 +11,6 @@ from routelaws.accelerated.findings.printed import HALF_UNIT, best_in_box
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures.draw import FIGURES
-from routelaws.accelerated.results.encoding import constants
 from routelaws.accelerated.results.runs import Runs
 from routelaws.accelerated.tables.released import released_runs
 from routelaws.reference.laws.routed import predict_loss
@@ -38,10 +37,10 @@ def results():
 
 
 def test_the_rows_are_those_of_the_paper(results):
-    assert results["table"]["released"] and results["table"]["row_choice"] == "clark"
-    assert (results["table"]["runs"], results["table"]["rows"]) == (223, 223)
-    assert [law["rows"] for law in results["laws"]] == [56, 59, 58]
-    assert [law["dense_rows"] for law in results["laws"]] == [5, 5, 5]
+    assert results["table"].released and results["table"].row_choice == "clark"
+    assert (results["table"].runs, results["table"].rows) == (223, 223)
+    assert [law.rows for law in results["laws"]] == [56, 59, 58]
+    assert [law.dense_rows for law in results["laws"]] == [5, 5, 5]
     assert list(results["size_labels"].values()) == list(SIZES)
 
 
@@ -102,15 +101,12 @@ def test_the_printed_constants(results):
     assert ((laws["fitted"] < laws["best_in_box"]) & (laws["best_in_box"] < laws["rmsle"])).all()
     assert printed[printed["router"] != "Dense"]["inside"].all() and len(printed) == 3 * 7 + 2
     for law in results["laws"]:
-        fitted = printed[printed["router"] == law["router"]].set_index("name")
-        for name, value in paper.PRINTED[law["router"]].coefficients._asdict().items():
-            assert fitted.loc[name, ["printed", "fitted"]].tolist() == [value, constants(law)[name]["value"]]
+        fitted = printed[printed["router"] == law.router].set_index("name")
+        for name, value in paper.PRINTED[law.router].coefficients._asdict().items():
+            assert fitted.loc[name, ["printed", "fitted"]].tolist() == [value, law.constants[name].value]
     dense = results["dense"]
-    assert (
-        f"{dense['coefficients']['alpha']['value']:.4f} {dense['coefficients']['N_c']['value']:.2e}"
-        == "0.0788 3.42e+13"
-        and dense["rows"] == 8
-    )
+    alpha, size = dense.constants.values()
+    assert f"{alpha.value:.4f} {size.value:.2e}" == "0.0788 3.42e+13" and dense.rows == 8
 
 
 def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
@@ -174,7 +170,7 @@ def test_a_constant_that_the_runs_do_not_determine_is_not_given(results):
     )
     assert known.index.tolist() == list(ROUTERS) and len(results["texts"]) == 18
     assert not known["E_start"].any() and known["a"].all()  # for any joint change of b, c and d
-    assert all(all(own["determined"] for own in constants(law).values()) for law in results["laws"])
+    assert all(constant.determined for law in results["laws"] for constant in law.constants.values())
     text = markdown(results, [], full=True)
     for router, determined in zip(("HASH", "RL-R", "S-BASE"), known.drop(columns="N_cutoff").to_numpy(), strict=True):
         line = next(line for line in text.splitlines() if line.startswith(f"| Curation Corpus | {router} |"))
@@ -227,7 +223,7 @@ def test_one_law_in_compute(results):
 
 def test_pairs_and_the_scatter_of_seeds(results):
     frame = results["pairs"]
-    assert results["seed_scatter"]["degrees"] == 2 and frame["cells"][:3].tolist() == [51, 51, 53]
+    assert results["seed_scatter"].degrees == 2 and frame["cells"][:3].tolist() == [51, 51, 53]
     best = frame[(frame["first"] == "Hash") & (frame["second"] == "S-Base")]
     assert best.iloc[0]["verdict"] == "second" and (best["percent"] > 0).all() and best.iloc[0]["ratio_high"] < 1
 

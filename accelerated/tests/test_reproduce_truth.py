@@ -110,11 +110,18 @@ def test_all_that_is_drawn(pictures, approved):
     approved.figures("reproduce-figures.txt", pictures)
 
 
+def moved(law, change: float):
+    """Return a law whose losses are higher by this difference of log10."""
+    law, curve = copy.copy(law), law.fit.best.curve
+    law.fit = copy.copy(law.fit)
+    law.fit.best = law.fit.best._replace(curve=curve._replace(intercept=curve.intercept + change))
+    return law
+
+
 def test_a_law_far_from_its_runs_is_drawn_whole(gathered):
-    results, runs = copy.deepcopy(gathered)
-    for law, change in zip(results["laws"], (0.1, -0.1), strict=True):
-        law["curve"]["intercept"] += change
-    for panel in law_figures.loss_figure(results, runs).axes:
+    results, runs = gathered
+    laws = [moved(law, change) for law, change in zip(results["laws"], (0.1, -0.1), strict=True)]
+    for panel in law_figures.loss_figure(results | {"laws": laws}, runs).axes:
         low, high = panel.get_ylim()
         assert all(low < loss < high for line in panel.lines for loss in line.get_ydata())
 
@@ -145,8 +152,7 @@ def test_the_figure_of_level_curves(pictures):
 def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered):
     """The laws of two routers may have different dense lines. Here the first is 0.1 higher in log10 L."""
     results, runs = gathered
-    laws = [law | {"curve": dict(law["curve"])} for law in results["laws"]]
-    laws[0]["curve"]["intercept"] += 0.1
+    laws = [moved(results["laws"][0], 0.1), *results["laws"][1:]]
     panels = worth.draw(results | {"laws": laws}, runs).axes
     for panel, law, factor in zip(panels, LAWS.values(), (10**0.1, 1.0), strict=True):
         for line in curves(panel):
@@ -232,13 +238,13 @@ def test_a_run_has_its_compute_in_the_units_of_the_report(results):
 
 def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
     for entry in results["laws"]:
-        law = LAWS[entry["router"]]
-        of_router = (results[name][results[name]["router"] == entry["router"]] for name in ("slopes", "gains", "worth"))
+        law = LAWS[entry.router]
+        of_router = (results[name][results[name]["router"] == entry.router] for name in ("slopes", "gains", "worth"))
         slopes, gains, worth = of_router
         gains = gains[gains["loss"] == "loss_validation"]
-        assert entry["rows"] == 19 and entry["dense_rows"] == 4
-        assert close([each["value"] for each in entry["coefficients"].values()], list(law), 1e-3)
-        assert close(entry["derived"]["N_cutoff"]["value"], law.cutoff(), 1e-2)
+        assert entry.rows == 19 and entry.dense_rows == 4
+        *coefficients, cutoff = (each.value for each in entry.constants.values())
+        assert close(coefficients, list(law), 1e-3) and close(cutoff, law.cutoff(), 1e-2)
         assert close(slopes["effective"], [law.slope(n) for n in SIZES], 1e-3)
         assert gains["N"].tolist() == [*SIZES] and (gains["E"] == 256).all()
         assert close(gains["value"], [law.gain(n, 256) for n in SIZES], 1e-4)
@@ -256,23 +262,18 @@ def test_slopes_gains_cutoff_and_worth_are_those_of_the_law(results):
 def test_the_dense_law(results):
     slope = HASH.a + HASH.c * math.log10(HASH.E_start)
     level = HASH.d + HASH.b * math.log10(HASH.E_start)
-    dense, found = results["dense"], None
-    assert dense["rows"] == 4 and close(dense["coefficients"]["alpha"]["value"], -slope, 1e-6)
-    assert close(math.log10(dense["coefficients"]["N_c"]["value"]), -level / slope, 1e-6)
+    alpha, size = results["dense"].constants.values()
+    assert results["dense"].rows == 4 and close(alpha.value, -slope, 1e-6)
+    assert close(math.log10(size.value), -level / slope, 1e-6)
     x = [math.log10(n) for n in (SIZES[0], SIZES[1], SIZES[1], SIZES[2])]
     spread = sum((each - statistics.mean(x)) ** 2 for each in x)
     variance = 2 * APART**2 / 2  # two degrees of freedom
     reach = T_2 * math.sqrt(variance / spread)
-    assert close(
-        [dense["coefficients"]["alpha"]["low"], dense["coefficients"]["alpha"]["high"]],
-        [-slope - reach, -slope + reach],
-        1e-6,
-    )
+    assert close([alpha.low, alpha.high], [-slope - reach, -slope + reach], 1e-6)
     # log10 N_c is the mean of log10 N minus the mean of log10 L divided by the slope, so both errors enter.
     mean = level + slope * statistics.mean(x)
     reach = T_2 * math.sqrt(variance / 4 / slope**2 + variance / spread * (mean / slope**2) ** 2)
-    found = [math.log10(dense["coefficients"]["N_c"][end]) for end in ("low", "high")]
-    assert close(found, [-level / slope - reach, -level / slope + reach], 1e-6)
+    assert close([math.log10(size.low), math.log10(size.high)], [-level / slope - reach, -level / slope + reach], 1e-6)
 
 
 def test_of_a_tie_the_larger_routing_frequency_is_the_usual_one():
@@ -301,7 +302,7 @@ def test_where_the_laws_miss_is_said_by_size(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     results, _ = gather(open_runs(tmp_path / "table.csv"))
     wanted = [100 * (10**miss - 1) for miss in (-0.01, 0.02, -0.01)]
-    assert close([100 * (10 ** entry["log10"] - 1) for entry in results["dense"]["misfit"]["sizes"]], wanted)
+    assert close([100 * (10**each.miss - 1) for each in results["dense"].fit.misfit.sizes], wanted)
     [row] = cells(section(markdown(results, [], full=True), "Where the laws miss"), "dense power law")
     assert row[1:] == [f"{percent:+.2f} %" for percent in wanted]
 

@@ -87,11 +87,11 @@ def test_the_scatter_of_seeds_is_pooled_by_degrees_of_freedom():
             for place in COUNTS}  # fmt: skip
     for size, wanted in ((100, 1 + 8), (1000, 3 + 2)):
         squares = sum(np.var(values) * len(values) for (_, n, _), values in logs.items() if n == size)
-        [entry] = [each for each in found["sizes"] if each["N"] == size]
-        assert (entry["deviation"], entry["degrees"]) == (pytest.approx(math.sqrt(squares / wanted)), wanted)
+        [entry] = [each for each in found.sizes if each.N == size]
+        assert (entry.deviation, entry.degrees) == (pytest.approx(math.sqrt(squares / wanted)), wanted)
     squares = sum(np.var(values) * len(values) for values in logs.values())
-    assert (found["deviation"], found["degrees"]) == (pytest.approx(math.sqrt(squares / 14)), 14)
-    assert found["runs"] == 18 and len(found["points"]) == 4
+    assert (found.deviation, found.degrees) == (pytest.approx(math.sqrt(squares / 14)), 14)
+    assert found.runs == 18 and len(found.points) == 4
 
 
 @pytest.mark.slow
@@ -100,11 +100,11 @@ def test_the_reach_of_uneven_seeds_holds_no_difference_in_95_of_100_pairs():
     draw, inside = np.random.default_rng(3), []
     for _ in range(TABLES // 4):
         runs = seeded(draw, COUNTS)
-        scatter = seed_scatter(runs) | {"equal_p": 1.0}
+        scatter = seed_scatter(runs)._replace(equal_p=1.0)
         cells = compare(runs, 0.1, scatter).dropna(subset=["N", "E"])
         inside.append(cells["verdict"] == "open")
     assert np.mean(inside, axis=0) == pytest.approx([0.95, 0.95], abs=2 * ROOM)
-    wanted = scipy.stats.t.ppf(0.975, 14) * scatter["deviation"]
+    wanted = scipy.stats.t.ppf(0.975, 14) * scatter.deviation
     reaches = np.log10((1 + cells["high"] / 100) / (1 + cells["percent"] / 100))
     assert reaches.tolist() == pytest.approx(wanted * np.sqrt([1 / 2 + 1 / 9, 1 / 4 + 1]))
 

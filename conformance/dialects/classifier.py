@@ -112,7 +112,7 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
         key=lambda candidate: sum(_agrees(candidate, v, pair) for v, pair in zip(inputs, answers, strict=True)),
     )
     first_difference = _difference(parameters, dialects[0], inputs, answers)
-    steady = all(_same(first, second) for first, second in answers)
+    steady = all(same_answer(first, second) for first, second in answers)
     return Verdict(subject, matches, len(inputs), first_difference, near.name, steady)
 
 
@@ -124,14 +124,14 @@ def _chances(loose: Dialect, dialects, inputs: list[tuple], answers: list[tuple]
     """Count the inputs on which `loose` accepts the function's answer and also a different answer."""
     functions = [dialect.function for dialect in dialects]
     return sum(
-        any(not _same(answer, another := f(*v)) and loose.accepts(*v, np.asarray(another)) for f in functions)
+        any(not same_answer(answer, another := f(*v)) and loose.accepts(*v, np.asarray(another)) for f in functions)
         for v, (answer, _) in zip(inputs, answers, strict=True)
     )
 
 
 def _agrees(dialect: Dialect, values: tuple, pair: tuple) -> bool:
     """Return whether the function gives a dialect's only right answer."""
-    return dialect.accepts is None and _same(pair[0], dialect.function(*values))
+    return dialect.accepts is None and same_answer(pair[0], dialect.function(*values))
 
 
 def classify_backend(namespace: Any, *, call: Callable | None = None, seed: int = 0) -> dict[str, Verdict]:
@@ -162,12 +162,12 @@ def _field(record, name: str, position: int) -> Any:
     return getattr(record, name) if hasattr(record, name) else record[position]
 
 
-def _one_expert(f: Callable) -> Callable:
+def one_expert(f: Callable) -> Callable:
     """Return the activation inside an expert of width 1 whose weights are 1."""
     return lambda x: f(np.ones((1, 1), x.dtype), np.ones((1, 1), x.dtype), x[:, None])[:, 0]
 
 
-def _one_routed(f: Callable) -> Callable:
+def one_routed(f: Callable) -> Callable:
     """Return the activation inside a routed layer of one expert with width 1, weights 1 and gates 1."""
 
     def activation(x):
@@ -180,7 +180,7 @@ def _one_routed(f: Callable) -> Callable:
     return activation
 
 
-def _dense_choice(f: Callable) -> Callable:
+def dense_choice(f: Callable) -> Callable:
     def gates(z, c):
         choice = f(z, capacity_factor=c)
         token, gate = (np.asarray(_field(choice, *field)) for field in (("token", 0), ("gate", 1)))
@@ -191,11 +191,11 @@ def _dense_choice(f: Callable) -> Callable:
     return gates
 
 
-def _room_of_choice(f: Callable) -> Callable:
+def room_of_choice(f: Callable) -> Callable:
     return lambda T, E, c: np.shape(_field(f(np.zeros((T, E)), capacity_factor=c), "token", 0))[1]
 
 
-def _output_of_choice(f: Callable) -> Callable:
+def output_of_choice(f: Callable) -> Callable:
     def output(up, down, x, token, gate):
         per_token = np.bincount(token.ravel(), minlength=len(x))
         return f({"up": up, "down": down}, x, ExpertChoice(token, gate, per_token))
@@ -211,13 +211,13 @@ FUNCTIONS = {
     "balance loss": ("balance.auxiliary_loss", lambda f: lambda z, e: _field(f(z, e), "loss", 0)),
     "ties": ("notation.top_k_indices", lambda f: lambda scores, k: f(scores, k=k)),
     "activation": ("experts.gelu", lambda f: f),
-    "activation of an expert": ("experts.expert_ffn", _one_expert),
-    "activation of a routed layer": ("experts.routed_ffn", _one_routed),
+    "activation of an expert": ("experts.expert_ffn", one_expert),
+    "activation of a routed layer": ("experts.routed_ffn", one_routed),
     "second expert": ("routers.top_k.gshard_router", lambda f: lambda z, u: _field(f(z, u), "gate", 1)),
     "groups": ("routers.expert_choice.group_by_position", lambda f: lambda batch, g: f(batch, group_size=g)),
-    "expert choice": ("routers.expert_choice.expert_choice_router", _dense_choice),
-    "capacity of expert choice": ("routers.expert_choice.expert_choice_router", _room_of_choice),
-    "output of expert choice": ("routers.expert_choice.expert_choice_ffn", _output_of_choice),
+    "expert choice": ("routers.expert_choice.expert_choice_router", dense_choice),
+    "capacity of expert choice": ("routers.expert_choice.expert_choice_router", room_of_choice),
+    "output of expert choice": ("routers.expert_choice.expert_choice_ffn", output_of_choice),
     "quantile step": ("routers.quantile.quantile_bias", lambda f: lambda s, bias, k: f(s, bias, k=k)),
     "one-hot weights": ("routers.mixture_of_tokens.mixing_weights", lambda f: lambda z: f(z, one_hot=True)),
     "bias step": ("balance.update_bias", lambda f: lambda bias, counts: f(bias, counts, rate=RATE)),
@@ -268,8 +268,8 @@ def _call(function: Callable, values: Sequence, bare: Callable | None = None) ->
 
 def _speaks(dialect: Dialect, inputs: list[tuple], answers: list[tuple]) -> bool:
     if dialect.accepts is None:
-        return all(_same(first, dialect.function(*v)) for v, (first, _) in zip(inputs, answers, strict=True))
-    stable = all(_same(first, second) for first, second in answers)
+        return all(same_answer(first, dialect.function(*v)) for v, (first, _) in zip(inputs, answers, strict=True))
+    stable = all(same_answer(first, second) for first, second in answers)
     if dialect.repeats not in (None, stable) or any(isinstance(first, str) for first, _ in answers):
         return False
     try:
@@ -282,12 +282,12 @@ def _difference(parameters, dialect: Dialect, inputs: list[tuple], answers: list
     """Return the first input on which an answer differs from ours; inputs are in order of size."""
     for values, (answer, _) in zip(inputs, answers, strict=True):
         wanted = dialect.function(*values)
-        if not _same(answer, wanted):
+        if not same_answer(answer, wanted):
             return Counterexample(dict(zip(parameters, values, strict=True)), wanted, answer)
     return None
 
 
-def _same(actual, expected) -> bool:
+def same_answer(actual, expected) -> bool:
     if isinstance(actual, str) or isinstance(expected, str):
         return isinstance(actual, str) and isinstance(expected, str) and actual == expected
     expected = np.asarray(expected)

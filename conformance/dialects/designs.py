@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS, UNIT
-from routelaws.conformance.dialects.table import GATES, _root_softplus, _sigmoid, _softmax
+from routelaws.conformance.dialects.table import GATES, root_softplus, sigmoid, softmax
 
 
 class Form(NamedTuple):
@@ -53,7 +53,7 @@ class Probe(NamedTuple):
     router_weights: np.ndarray | None = None  # [T, E], positive; the input of the gates
 
 
-_SCORES = {"softmax": _softmax, "sigmoid": _sigmoid, "root": _root_softplus}
+_SCORES = {"softmax": softmax, "sigmoid": sigmoid, "root": root_softplus}
 
 _NONE = {"normalisation": ("none",)}
 _SUM = {"normalisation": ("sum", "softmax")}
@@ -88,7 +88,7 @@ def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
     for choice in range(expert.shape[1]):
         largest = left.max(axis=1, keepdims=True)
         distance = (largest - left) / np.maximum(np.abs(logits), largest).clip(np.finfo(float).tiny)
-        near = _softmax(np.where(distance > 0.02, -np.inf, left))
+        near = softmax(np.where(distance > 0.02, -np.inf, left))
         gates[:, choice] = np.take_along_axis(near, expert[:, choice : choice + 1], axis=1)[:, 0]
         np.put_along_axis(left, expert[:, choice : choice + 1], -np.inf, axis=1)
     by_answer = np.empty_like(gates)
@@ -98,14 +98,14 @@ def _sparsemixer(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
 
 def _log_shares(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
     """Return sigmoids divided by their sum over the chosen experts. Logarithms prevent underflow of the sum."""
-    return _softmax(np.take_along_axis(-np.logaddexp(0, -logits), expert, axis=1))
+    return softmax(np.take_along_axis(-np.logaddexp(0, -logits), expert, axis=1))
 
 
 def _with_zeros(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:
     """Return the softmax of logits that are 0, instead of -inf, for experts that are not chosen."""
     kept = np.zeros(logits.shape)
     np.put_along_axis(kept, expert, 1, axis=1)
-    return np.take_along_axis(_softmax(logits * kept), expert, axis=1)
+    return np.take_along_axis(softmax(logits * kept), expert, axis=1)
 
 
 def _form(name: str, gates: Callable) -> Form:
@@ -119,11 +119,11 @@ def _form(name: str, gates: Callable) -> Form:
 FORMS = (
     *(_form(one.name, one.function) for one in GATES if one.name not in SAME),
     _form("sparsemixer", _sparsemixer),
-    _form("softmax over chosen, divided by k", lambda z, e: _softmax(np.take_along_axis(z, e, axis=1)) / e.shape[1]),
-    _form("softmax, divided by k", lambda z, e: np.take_along_axis(_softmax(z), e, axis=1) / e.shape[1]),
+    _form("softmax over chosen, divided by k", lambda z, e: softmax(np.take_along_axis(z, e, axis=1)) / e.shape[1]),
+    _form("softmax, divided by k", lambda z, e: np.take_along_axis(softmax(z), e, axis=1) / e.shape[1]),
     _form("the gate is the logit", lambda z, e: np.take_along_axis(z, e, axis=1)),
-    _form("softmax of the softmax, over chosen", lambda z, e: _softmax(np.take_along_axis(_softmax(z), e, axis=1))),
-    _form("softmax of the softmax", lambda z, e: np.take_along_axis(_softmax(_softmax(z)), e, axis=1)),
+    _form("softmax of the softmax, over chosen", lambda z, e: softmax(np.take_along_axis(softmax(z), e, axis=1))),
+    _form("softmax of the softmax", lambda z, e: np.take_along_axis(softmax(softmax(z)), e, axis=1)),
     _form("softmax over all experts, with logits of 0 for the others", _with_zeros),
 )
 

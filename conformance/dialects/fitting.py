@@ -4,6 +4,7 @@ A plain answer is an answer to a probe of the kind "plain". A design that fits a
 If there is none, the nearest design is used, which fits most plain answers.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def fit(plain: list[Answer], precision: str) -> list[Design]:
     for form in (*designs.FORMS, *_at_temperature(plain)):
         if _is_another(form, ks):
             continue
-        scale = _scale(form, plain)
+        scale = scale_of(form, plain)
         gates = [not bad_gates(form, scale, answer, precision).any() for answer in plain]
         far = sum(not near(scale * form.gates(answer.probe.logits, answer.expert), answer.gate) for answer in plain)
         if form.score not in rules:
@@ -104,7 +105,7 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
     return rules
 
 
-def _scale(form: Form, plain: list[Answer]) -> float:
+def scale_of(form: Form, plain: list[Answer]) -> float:
     """Return the median of gate / form, rounded to 2, 3 or 4 digits if the rounded number fits; 1 if no scale fits."""
     ratios = []
     for answer in plain:
@@ -143,6 +144,18 @@ def off(answer: Answer, wanted: np.ndarray, precision: str, underflow) -> np.nda
     normal number."""
     room = BOUNDS["designs.gate"].limit * designs.error_of(answer.probe.logits, precision) * np.abs(wanted)
     return ~(np.abs(answer.gate - wanted) <= room + underflow)
+
+
+def tie_rule(answers: Iterable[Answer]) -> str:
+    """Return the rule of all answers among equal logits: "lower index", "higher index" or "arbitrary"."""
+    rules = {"lower index": 1, "higher index": -1}
+    for probe, expert, _ in answers:
+        logits, numbers = np.where(probe.logits == 0, 0, probe.logits), np.arange(probe.logits.shape[1])
+        for name, sign in list(rules.items()):
+            wanted = np.lexsort((np.broadcast_to(sign * numbers, logits.shape), -logits), axis=1)[:, : probe.k]
+            if not np.array_equal(np.sort(wanted, axis=1), np.sort(expert, axis=1)):
+                del rules[name]
+    return next(iter(rules), "arbitrary")
 
 
 def choice_fits(form: Form, rule, answer: Answer, precision: str) -> bool | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.compare import central_difference
-from routelaws.conformance.dialects import designs
+from routelaws.conformance.dialects import designs, fitting
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
 from routelaws.conformance.dialects.readings import Reading, explanation, has_capacity, key_of
@@ -169,7 +169,7 @@ def _answers(ask: Callable) -> tuple[list[Answer], list[Difference], str]:
     for probe in designs.probes():
         try:
             answer = Answer(probe, *ask(probe))
-            _well_formed(answer)
+            check_form(answer)
             answers.append(answer)
         except NotImplementedError as error:
             reasons.append(str(error))
@@ -290,7 +290,7 @@ def _changed(ask: Callable, answer: Answer) -> int:
     return int(((expert != answer.expert) | (gate != answer.gate)).any(axis=1).sum())
 
 
-def _well_formed(answer: Answer) -> None:
+def check_form(answer: Answer) -> None:
     """Raise Fault unless the answer has k different experts and finite gates for each token."""
     (num_tokens, num_experts), k = answer.probe.logits.shape, answer.probe.k
     where = f"at {told(answer.probe)}"
@@ -321,7 +321,7 @@ def difference(design: Design, answer: Answer, precision: str) -> Difference | N
     )  # padding may have a number without expert
     wrong = np.flatnonzero(wrong_choice(design.form, rule, answer, precision) & real)
     if len(wrong):
-        t, token = wrong[0], _token(answer.probe, wrong[0])
+        t, token = wrong[0], token_of(answer.probe, wrong[0])
         wanted = sorted(np.argsort(-key_of(design, answer.probe)[t], kind="stable")[: answer.probe.k].tolist())
         words = f"chooses experts {answer.expert[t].tolist()}, but {design.name} gives {wanted}; at {told(token)}"
         return Difference(words, token, about="choice")
@@ -333,12 +333,12 @@ def difference(design: Design, answer: Answer, precision: str) -> Difference | N
             f"gates {_numbers(answer.gate[t])} of experts {answer.expert[t].tolist()}, "
             f"but {design.name} gives {_numbers(wanted)}"
         )
-        reason, token = _reason(design, answer, t), _token(answer.probe, t)
+        reason, token = _reason(design, answer, t), token_of(answer.probe, t)
         return Difference(f"{words}{reason}; at {told(token)}", token, about=f"gates{reason}")
     return None
 
 
-def _token(probe: Probe, t: int) -> Probe:
+def token_of(probe: Probe, t: int) -> Probe:
     """Return the input with only token t. An input with padding keeps all tokens."""
     weights = None if probe.router_weights is None else probe.router_weights[t : t + 1]
     return probe if probe.mask is not None else probe._replace(logits=probe.logits[t : t + 1], router_weights=weights)
@@ -424,22 +424,12 @@ def facts_of(
         facts["k = 1"] = f"every gate is {alone[0].flat[0]:g}, so the loss of the task gives the router no gradient"
     ties = [each for each in answers if each.probe.kind == "tie"]
     if ties and design.rule == "best":
-        facts["ties"] = next((name for name, sign in (("lower index", 1), ("higher index", -1)) if all(
-            _takes(each, sign) for each in ties)), "arbitrary")  # fmt: skip
+        facts["ties"] = fitting.tie_rule(ties)
     if crowded:
         facts["groups"] = f"{crowded[0].kind} if the chosen groups hold fewer than k experts"
     elif design.crowded:
         facts["groups"] = "takes experts outside the chosen groups if these hold fewer than k experts"
     return tuple(facts.items())
-
-
-def _takes(answer: Answer, sign: int) -> bool:
-    """Return whether the chosen experts have the lowest (sign 1) or highest (-1) indices among equal logits."""
-    index = np.broadcast_to(sign * np.arange(answer.probe.logits.shape[1]), answer.probe.logits.shape)
-    wanted = np.lexsort((index, -np.where(answer.probe.logits == 0, 0, answer.probe.logits)), axis=1)[
-        :, : answer.probe.k
-    ]
-    return np.array_equal(np.sort(wanted, axis=1), np.sort(answer.expert, axis=1))
 
 
 def _numbers(values) -> str:

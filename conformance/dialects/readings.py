@@ -13,8 +13,8 @@ import numpy as np
 from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, Design, _scale, bad_gates, is_crowded, off, wrong_choice
-from routelaws.conformance.dialects.table import _softmax
+from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, is_crowded, off, scale_of, wrong_choice
+from routelaws.conformance.dialects.table import softmax
 
 TINY = float(np.finfo("float32").tiny)
 
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 def explanation(design: Design, answers: list[Answer], precision: str) -> tuple[Reading | None, Reading | None]:
     """Return the readings that explain the choice and the gates of all answers; None where there is none."""
-    answers = [_real(each) for each in answers if not is_crowded(design.rule, each.probe)]
+    answers = [without_padding(each) for each in answers if not is_crowded(design.rule, each.probe)]
 
     def first(readings: Iterator[Reading]) -> Reading | None:
         return next((reading for reading in readings if all(map(reading.fits, answers))), None)
@@ -63,7 +63,7 @@ def sources(design: Design, answers: list[Answer], precision: str) -> tuple[str 
     choice = next((f"choice from {name}" for name in fits), None)
     designs_of = [("logits", design)]
     for form in (designs.DIVIDED, *designs.FORMS):
-        designs_of.append(("router_weights", Design(form, _scale(form, weighted), "best", 0)))
+        designs_of.append(("router_weights", Design(form, scale_of(form, weighted), "best", 0)))
     for name, each in designs_of:
         if not any(bad_gates(each.form, each.scale, answer, precision).any() for answer in inputs[name]):
             form = each.name.replace("the gate is the logit", "as they are")
@@ -78,7 +78,7 @@ def key_of(design: Design, probe: Probe) -> np.ndarray:
     return designs.within(design.rule, key) if fills else key
 
 
-def _real(answer: Answer) -> Answer:
+def without_padding(answer: Answer) -> Answer:
     """Return the answer without padded tokens."""
     probe, real = answer.probe, answer.probe.mask
     if real is None:
@@ -111,7 +111,7 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
     def by_rounded(answer: Answer, low: str) -> bool:
         if answer.probe.bias is not None:
             return _fits_choice(design, answer, low)
-        scores = designs.within(design.rule, _rounded(designs.scores_of(design.form, answer.probe.logits), low))
+        scores = designs.within(design.rule, rounded_to(designs.scores_of(design.form, answer.probe.logits), low))
         return not designs.wrong_rows(answer.expert, scores, np.zeros((len(scores), 1))).any()
 
     yield Reading("", lambda answer: _fits_choice(design, answer, precision))
@@ -182,7 +182,7 @@ def _denominator(design: Design, answers: list[Answer], precision: str) -> tuple
     return (float(np.median(added)), float(np.median(least))) if added else (0.0, 0.0)
 
 
-def _rounded(values: np.ndarray, low: str) -> np.ndarray:
+def rounded_to(values: np.ndarray, low: str) -> np.ndarray:
     """Return values rounded to bfloat16 or float16, a half to the even number."""
     if low == "float16":
         with np.errstate(over="ignore"):
@@ -194,7 +194,7 @@ def _rounded(values: np.ndarray, low: str) -> np.ndarray:
 def _is_rounded(design: Design, answer: Answer, low: str) -> bool:
     wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)
     small = np.abs(answer.gate - wanted) <= 2 * UNIT[low] * np.abs(wanted) + LOW[low]
-    return bool(small.all() and np.all(_rounded(answer.gate, low) == answer.gate))
+    return bool(small.all() and np.all(rounded_to(answer.gate, low) == answer.gate))
 
 
 def _has_steps(design: Design, answer: Answer, number: int) -> bool:
@@ -227,7 +227,7 @@ def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[
     for bound in range(1, 80):  # with larger bounds, the gate is too small for float32
         yield at(f"as if logits were clipped at -{bound} and {bound}", lambda z, bound=bound: z.clip(-bound, bound))
         yield at(f"as if logits were {bound} tanh(logits / {bound})", lambda z, bound=bound: bound * np.tanh(z / bound))
-    is_narrow = all(np.array_equal(_rounded(each.gate, "bfloat16"), each.gate) for each in answers)
+    is_narrow = all(np.array_equal(rounded_to(each.gate, "bfloat16"), each.gate) for each in answers)
     for low in (reversed(LOW) if is_narrow else LOW) if is_inexact else ():
         yield Reading(f"as if scores were computed in {low}", lambda answer, low=low: _fits_scores(design, answer, low))
 
@@ -248,7 +248,7 @@ def _fits_with_bias(design: Design, answer: Answer, precision: str) -> bool:
 
 def _fits_low(design: Design, answer: Answer, precision: str, low: str, exact: bool) -> bool:
     """Return whether the choice is that of rounded logits. The gates may have the exact logits."""
-    probe = answer.probe._replace(logits=_rounded(answer.probe.logits, low))
+    probe = answer.probe._replace(logits=rounded_to(answer.probe.logits, low))
     wanted = design.scale * design.form.gates((answer.probe if exact else probe).logits, answer.expert)
     small = np.abs(answer.gate - wanted) <= designs.error_of(probe.logits, low) * np.abs(wanted) + LOW[low]
     return bool(small.all()) and _fits_choice(design, answer._replace(probe=probe), precision)
@@ -312,7 +312,7 @@ def _limit(gone: np.ndarray, kept: np.ndarray) -> float:
 
 def _left(answer: Answer) -> np.ndarray:
     """Return [T, k], 1 minus the probabilities of better experts."""
-    scores = _softmax(answer.probe.logits)
+    scores = softmax(answer.probe.logits)
     better = scores[:, None] > np.take_along_axis(scores, answer.expert, axis=1)[:, :, None]
     return 1 - (scores[:, None] * better).sum(axis=2)
 

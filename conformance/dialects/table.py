@@ -179,16 +179,16 @@ def _drop_inputs(seed: int) -> list[tuple]:
 # Gates: logits [T, E], expert [T, k] -> [T, k].
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: np.ndarray) -> np.ndarray:
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
+def sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -logits))
 
 
-def _root_softplus(logits: np.ndarray) -> np.ndarray:
+def root_softplus(logits: np.ndarray) -> np.ndarray:
     return np.sqrt(np.logaddexp(0, logits))
 
 
@@ -207,40 +207,40 @@ def _alone_or_many(alone: Callable, many: Callable) -> Callable:
 
 
 def _probability(z, e):
-    return _chosen(_softmax(z), e)
+    return _chosen(softmax(z), e)
 
 
 GATES = (
     Dialect("softmax", "softmax over all experts", ("routelaws", "Switch", "Megatron with pre-softmax"), _probability),
     Dialect("softmax, sum over chosen", "softmax over all experts, divided by its sum over the chosen; 1 at k = 1",
             ("axlearn", "Mixtral in transformers", "attnax", "routelaws with normalisation 'sum'"),
-            lambda z, e: _shared(_chosen(_softmax(z), e))),
+            lambda z, e: _shared(_chosen(softmax(z), e))),
     Dialect("softmax over chosen", "softmax over the chosen alone; 1 at k = 1",
             ("MaxText", "Megatron (which refuses k = 1)", "routelaws with normalisation 'softmax'"),
-            lambda z, e: _softmax(_chosen(z, e))),
+            lambda z, e: softmax(_chosen(z, e))),
     Dialect("softmax, sum over chosen if k > 1", "divided by the sum over the chosen, but not at k = 1",
             ("routelaws in a model",),
-            _alone_or_many(_probability, lambda z, e: _shared(_chosen(_softmax(z), e)))),
+            _alone_or_many(_probability, lambda z, e: _shared(_chosen(softmax(z), e)))),
     Dialect("sigmoid", "sigmoid of the chosen logits", ("BASE", "routelaws' BASE"),
-            lambda z, e: _sigmoid(_chosen(z, e))),
+            lambda z, e: sigmoid(_chosen(z, e))),
     Dialect("sigmoid, sum over chosen", "sigmoid, divided by its sum over the chosen; 1 at k = 1",
-            ("DeepSeek-V3 in transformers",), lambda z, e: _shared(_sigmoid(_chosen(z, e)))),
+            ("DeepSeek-V3 in transformers",), lambda z, e: _shared(sigmoid(_chosen(z, e)))),
     Dialect("sigmoid, sum over chosen if k > 1", "sigmoid, divided by its sum over the chosen, but not at k = 1",
             ("Megatron with the score function 'sigmoid'",),
-            _alone_or_many(lambda z, e: _sigmoid(_chosen(z, e)), lambda z, e: _shared(_sigmoid(_chosen(z, e))))),
+            _alone_or_many(lambda z, e: sigmoid(_chosen(z, e)), lambda z, e: _shared(sigmoid(_chosen(z, e))))),
     Dialect("root of softplus, sum over chosen",
             "√log(1 + exp z), divided by its sum over the chosen; 1 at k = 1", ("DeepSeek-V4 in transformers",),
-            lambda z, e: _shared(_root_softplus(_chosen(z, e)))),
+            lambda z, e: _shared(root_softplus(_chosen(z, e)))),
     Dialect("root of softplus, sum over chosen if k > 1",
             "√log(1 + exp z), divided by its sum over the chosen, but not at k = 1",
             ("Megatron with the score function 'sqrtsoftplus'",),
-            _alone_or_many(lambda z, e: _root_softplus(_chosen(z, e)),
-                           lambda z, e: _shared(_root_softplus(_chosen(z, e))))),
+            _alone_or_many(lambda z, e: root_softplus(_chosen(z, e)),
+                           lambda z, e: _shared(root_softplus(_chosen(z, e))))),
     Dialect("sigmoid, sum over all", "sigmoid, divided by its sum over all experts", ("routelaws' balance loss",),
-            lambda z, e: _chosen(_shared(_sigmoid(z)), e)),
+            lambda z, e: _chosen(_shared(sigmoid(z)), e)),
     Dialect("sigmoid, softmax if k > 1", "sigmoid at k = 1, softmax over all experts above",
             ("Megatron with Sinkhorn",),
-            _alone_or_many(lambda z, e: _sigmoid(_chosen(z, e)), _probability)),
+            _alone_or_many(lambda z, e: sigmoid(_chosen(z, e)), _probability)),
     Dialect("1/k", "the constant 1/k", ("routelaws' RL-R",), lambda z, e: np.full(e.shape, 1 / e.shape[1])),
     Dialect("1", "the constant 1", ("routelaws' MultiHash",), lambda z, e: np.ones(e.shape)),
 )  # fmt: skip
@@ -262,7 +262,7 @@ def _counted(expert: np.ndarray, num_experts: int) -> np.ndarray:
     return np.bincount(expert.ravel(), minlength=num_experts)
 
 
-def _loss(probability: Callable = _softmax, first: bool = False, over_k: bool = True, scale: Callable | None = None):
+def _loss(probability: Callable = softmax, first: bool = False, over_k: bool = True, scale: Callable | None = None):
     """Return the balance loss scale(E) Σₑ fₑ Pₑ, with scale(E) = E by default."""
 
     def loss(z, e):
@@ -277,7 +277,7 @@ def _loss(probability: Callable = _softmax, first: bool = False, over_k: bool = 
 def _loss_of_gates(z, e):
     """Return the balance loss with P over the chosen experts only."""
     gates = np.zeros(z.shape)
-    np.put_along_axis(gates, e, _chosen(_softmax(z), e), axis=1)
+    np.put_along_axis(gates, e, _chosen(softmax(z), e), axis=1)
     share = _counted(e, z.shape[1]) / e.size
     return float(z.shape[1] * share @ gates.mean(axis=0))
 
@@ -296,9 +296,9 @@ BALANCE_LOSS = (
             _loss(first=True, scale=lambda E: 1 / E)),
     Dialect("sigmoid", "E Σ f P, sigmoids divided by their sum over the experts: 1 at balance",
             ("routelaws with score 'sigmoid'", "Megatron with the score function 'sigmoid'"),
-            _loss(lambda z: _shared(_sigmoid(z)))),
+            _loss(lambda z: _shared(sigmoid(z)))),
     Dialect("root of softplus", "E Σ f P, √log(1 + exp z) divided by their sum over the experts: 1 at balance",
-            ("Megatron with the score function 'sqrtsoftplus'",), _loss(lambda z: _shared(_root_softplus(z)))),
+            ("Megatron with the score function 'sqrtsoftplus'",), _loss(lambda z: _shared(root_softplus(z)))),
     Dialect("gates", "E Σ f P, P over the chosen experts alone", ("MaxText before its pull request 1433",),
             _loss_of_gates),
 )  # fmt: skip
@@ -387,8 +387,8 @@ ACTIVATION = (
             ("torch.nn.functional.gelu by default", "jax.nn.gelu(approximate=False)"),
             lambda x: x / 2 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))),
     Dialect("GELU by sigmoid", "GELU in the form x σ(1.702 x)", ("'quick_gelu' in transformers",),
-            lambda x: x * _sigmoid(1.702 * x)),
-    Dialect("SiLU", "x σ(x)", ("torch.nn.functional.silu", "jax.nn.silu"), lambda x: x * _sigmoid(x)),
+            lambda x: x * sigmoid(1.702 * x)),
+    Dialect("SiLU", "x σ(x)", ("torch.nn.functional.silu", "jax.nn.silu"), lambda x: x * sigmoid(x)),
     Dialect("ReLU", "max(x, 0)", ("Switch in transformers",), lambda x: np.maximum(x, 0)),
 )  # fmt: skip
 
@@ -414,7 +414,7 @@ def _second(keeps: Callable) -> Callable:
     """Return gates of two experts. They sum to 1, and then the second becomes 0 unless keeps(gate, uniform)."""
 
     def gates(z, u):
-        gate = _shared(_chosen(_softmax(z), _best_two(z)))
+        gate = _shared(_chosen(softmax(z), _best_two(z)))
         return gate * np.stack([np.ones(len(u)), keeps(gate[:, 1], u)], axis=1)
 
     return gates
@@ -422,7 +422,7 @@ def _second(keeps: Callable) -> Callable:
 
 def _second_then_shared(z, u):
     """Keep the second expert by its probability among all experts, and then divide the gates by their sum."""
-    gate = _chosen(_softmax(z), _best_two(z))
+    gate = _chosen(softmax(z), _best_two(z))
     gate[:, 1] *= u < gate[:, 1] / 0.5
     return _shared(gate)
 
@@ -507,11 +507,11 @@ def _takes_its_best(score: Callable) -> Callable:
 
 EXPERT_CHOICE = (
     Dialect("softmax over experts", "the softmax of each token over the experts; its own as a gate",
-            ("routelaws", "Zhou et al. 2022", "llm-random with softmax_over='experts'"), _takes_its_best(_softmax)),
+            ("routelaws", "Zhou et al. 2022", "llm-random with softmax_over='experts'"), _takes_its_best(softmax)),
     Dialect("sigmoid", "the sigmoid; its own as a gate", ("routelaws with score 'sigmoid'",),
-            _takes_its_best(_sigmoid)),
+            _takes_its_best(sigmoid)),
     Dialect("softmax over tokens", "the softmax of each expert over the tokens of the group; its own as a gate",
-            ("llm-random",), _takes_its_best(lambda z: _softmax(z.T).T)),
+            ("llm-random",), _takes_its_best(lambda z: softmax(z.T).T)),
 )  # fmt: skip
 
 

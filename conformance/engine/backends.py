@@ -182,7 +182,7 @@ class Backend:
         )
         self.version = str(getattr(namespace, "__version__", "") or "not stated")
         self._wrapped, self._seen, self._broken, self._stances, self._padded = {}, set(), {}, {}, set()
-        functions = {path: self._find(path) for path in public_functions()}
+        functions = {path: self.find(path) for path in public_functions()}
         self.functions = [path for path, function in functions.items() if callable(function)]
         self.borrowed = [path for path in self.functions if functions[path] is public_functions()[path]]
 
@@ -196,7 +196,7 @@ class Backend:
         functions, classes, rooms = reference_names()
         if path in rooms:
             return _Room(self, path)
-        entry = self._find(path)
+        entry = self.find(path)
         if path in classes and (entry is None or hasattr(classes[path], "_replace")):
             return classes[path]  # a record class of the reference; `_given` converts its instances for a call
         if entry is None:
@@ -206,7 +206,7 @@ class Backend:
             self._missing(path)
         return self._wrap(path, entry) if path in functions else entry
 
-    def _find(self, path: str):
+    def find(self, path: str):
         """Return the entry at a path. A function may also be under its last name. Return None if it is missing."""
         here = self.namespace
         for part in path.split("."):
@@ -239,7 +239,7 @@ class Backend:
 
         Return None for our own functions, for functions without a design, and while the design is being searched.
         """
-        function = self._find(path)
+        function = self.find(path)
         if path not in stances.JUDGED or not callable(function) or stances.is_own(function):
             return None
         if path not in self._stances:
@@ -251,7 +251,7 @@ class Backend:
     @functools.cached_property
     def activations(self) -> dict:
         """{function of another library: its activation}, for functions whose activation is known."""
-        theirs = [path for path in stances.ACTIVATED if path in self.functions and not stances.is_own(self._find(path))]
+        theirs = [path for path in stances.ACTIVATED if path in self.functions and not stances.is_own(self.find(path))]
         found = {path: stances.activation_of(self, path) for path in theirs}
         return {path: activation for path, activation in found.items() if activation}
 
@@ -263,7 +263,7 @@ class Backend:
             Fault: the function violated a rule of the guard, or raised another exception.
         """
         try:
-            return self._ask(path, self._find(path), arrays, precision, options)
+            return self._ask(path, self.find(path), arrays, precision, options)
         except Broken as broken:
             raise stances.Fault(broken.kind, broken.detail) from broken
 
@@ -352,7 +352,7 @@ class Backend:
             return ""
         parameters = inspect.signature(public_functions()[path]).parameters
         try:
-            offered = inspect.signature(self._find(path)).parameters
+            offered = inspect.signature(self.find(path)).parameters
         except (TypeError, ValueError):
             return ""
         pairs = [(name, offered[name].default, parameters[name].default) for name in parameters if name in offered]
@@ -372,7 +372,7 @@ class Backend:
 
     def lacking(self, path: str) -> tuple[str, ...]:
         """Return the options that the backend's function lacks, in the reference's order."""
-        taken = keywords_of(self._find(path))
+        taken = keywords_of(self.find(path))
         return () if taken is None else tuple(name for name in self.options(path) if name not in taken)
 
     def _offered(self, path: str, function, arguments, keywords) -> tuple[tuple, dict]:
@@ -449,7 +449,7 @@ class Backend:
         if type(value) in (list, tuple):
             return type(value)(self._given(part, precision) for part in value)
         if type(value) in path_of_class() and hasattr(value, "_replace"):
-            record = self._find(path_of_class()[type(value)])
+            record = self.find(path_of_class()[type(value)])
             return (record or type(value))(*(self._given(part, precision) for part in value))
         lone = precision and isinstance(value, np.floating)  # a number from a record: convert it like an array
         if self.capabilities or not (lone or isinstance(value, np.ndarray | jax.Array)):
@@ -595,7 +595,7 @@ class Backend:
 
     def _comparable(self, path: str, result, arguments, keywords, precision):
         """Return a result with missing fields added, and with choices in the reference's order."""
-        if path in self.borrowed or stances.is_own(self._find(path)):
+        if path in self.borrowed or stances.is_own(self.find(path)):
             return result
         wide = jax.tree.map(_wide, (arguments, keywords))
         try:
@@ -609,7 +609,7 @@ class Backend:
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
         """Fail unless the result has the reference's shapes and number types."""
-        if self._find(path) is public_functions()[path]:
+        if self.find(path) is public_functions()[path]:
             return
         try:
             inputs = jax.tree.map(lambda leaf: np.array(leaf) if arrays_of(leaf) else leaf, (arguments, keywords))

@@ -6,6 +6,7 @@ A backend is a namespace with the public names of the reference: our own module,
 Precisions outside its `dtypes` are skipped.
 """
 
+import contextlib
 import functools
 import operator
 from types import SimpleNamespace
@@ -60,7 +61,7 @@ def cast(tree, precision: str):
     return jax.tree.map(leaf, tree)
 
 
-_quickly = False
+quickly = False
 """Whether to compile with `QUICK` options; see `compile_quickly`."""
 
 QUICK = {
@@ -70,15 +71,15 @@ QUICK = {
 """Options of XLA for fast compilation."""
 
 
-def compile_quickly(quickly: bool) -> None:
+def compile_quickly(quick: bool) -> None:
     """Choose whether `run` and the derivatives compile as fast as possible on a CPU from now on.
 
     The profile "quick" compiles fast, and the other profiles compile as users do. XLA still folds, fuses and reorders
     operations, because these steps change results. It skips the optimisation of machine code, which takes three
     quarters of a compilation and changes only last bits.
     """
-    global _quickly
-    _quickly = quickly
+    global quickly
+    quickly = quick
 
 
 def multiply_in_full() -> None:
@@ -89,22 +90,19 @@ def multiply_in_full() -> None:
     jax.config.update("jax_default_matmul_precision", "highest")
 
 
-def _known(name: str, value) -> bool:
-    try:
-        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
-
-
 @functools.cache
 def _quick_options() -> dict:
-    return {name: value for name, value in QUICK.items() if _known(name, value)}
+    known = {}
+    for name, value in QUICK.items():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # this version of XLA lacks the option
+            jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+            known[name] = value
+    return known
 
 
-def _jit(function):
+def quick_jit(function):
     """Compile for tests. JAX rejects these options inside another `jit`, but no test calls `run` there."""
-    return jax.jit(function, compiler_options=_quick_options() if _quickly and jax.default_backend() == "cpu" else None)
+    return jax.jit(function, compiler_options=_quick_options() if quickly and jax.default_backend() == "cpu" else None)
 
 
 MOST_MAPS = 30_000
@@ -127,8 +125,8 @@ def make_room() -> None:
 
 
 @functools.cache
-def _compiled(function, static):
-    return _jit(functools.partial(function, **dict(static)))
+def compiled(function, static):
+    return quick_jit(functools.partial(function, **dict(static)))
 
 
 def run(backend, path: str, precision: str, *arrays, traced: dict | None = None, jit: bool = True, **static):
@@ -152,10 +150,10 @@ def run(backend, path: str, precision: str, *arrays, traced: dict | None = None,
     with jax.enable_x64(precision == "float64"):
         arguments, keywords = cast(arrays, precision), cast(traced or {}, precision)
         if jit and "jit" in capabilities:
-            compiled = _compiled(function, tuple(sorted(static.items())))
+            call = compiled(function, tuple(sorted(static.items())))
             if guarded:
-                return guarded(arguments, keywords, through=compiled, static=static)
-            return compiled(*arguments, **keywords)
+                return guarded(arguments, keywords, through=call, static=static)
+            return call(*arguments, **keywords)
         return function(*arguments, **keywords, **static)
 
 
@@ -165,7 +163,7 @@ def run_varied(backend, path: str, precision: str, *arrays, jit: bool = False, *
     If a test draws many examples, compiling every combination of options would take longer. The profile "quick" draws
     few examples, so it compiles the whole function.
     """
-    return run(backend, path, precision, *arrays, jit=jit or _quickly, **keywords)
+    return run(backend, path, precision, *arrays, jit=jit or quickly, **keywords)
 
 
 def _compiles(precision: str, *functions) -> bool:
@@ -182,39 +180,25 @@ def _compiles(precision: str, *functions) -> bool:
 
 
 @functools.cache
-def _gradient(scalar, static, compiles=True):
-    function = jax.grad(functools.partial(scalar, **dict(static)))
-    return _jit(function) if compiles else function
+def _gradient(scalar, static, compiles, has_aux):
+    function = jax.grad(functools.partial(scalar, **dict(static)), has_aux=has_aux)
+    return quick_jit(function) if compiles else function
 
 
-def gradient(scalar, point, *arrays, precision: str = "float64", **static):
+def gradient(scalar, point, *arrays, precision: str = "float64", has_aux: bool = False, **static):
     """Return the gradient of scalar(point, *arrays, **static) with respect to the tree `point`.
 
-    `scalar` must be a module-level function, because it is the key of the compilation cache.
+    With `has_aux`, `scalar` returns (value, aux), and the result is (gradient, aux). `scalar` must be a module-level
+    function, because it is the key of the compilation cache.
     """
     compiles = _compiles(precision, scalar, *static.values())
     with jax.enable_x64(precision == "float64"):
-        function = _gradient(scalar, tuple(sorted(static.items())), compiles)
+        function = _gradient(scalar, tuple(sorted(static.items())), compiles, has_aux)
         result = function(cast(point, precision), *cast(arrays, precision))
         for each in (scalar, *static.values()):
             if hasattr(each, "routelaws_backend"):
                 each.routelaws_backend.tested(each.path, "grad")
         return jax.tree.map(np.asarray, result)
-
-
-@functools.cache
-def _value_and_gradient(scalar, static, compiles=True):
-    function = jax.value_and_grad(functools.partial(scalar, **dict(static)), has_aux=True)
-    return _jit(function) if compiles else function
-
-
-def value_and_gradient(scalar, point, *arrays, precision: str = "float64", **static):
-    """Return (aux, gradient of value) for a function scalar(point, *arrays, **static) -> (value, aux)."""
-    compiles = _compiles(precision, scalar, *static.values())
-    with jax.enable_x64(precision == "float64"):
-        function = _value_and_gradient(scalar, tuple(sorted(static.items())), compiles)
-        (_, aux), result = function(cast(point, precision), *cast(arrays, precision))
-        return aux, jax.tree.map(np.asarray, result)
 
 
 def random_direction(point, seed: int):

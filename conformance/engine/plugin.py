@@ -331,7 +331,7 @@ def pytest_runtest_makereport(item, call):
     where = item.nodeid.rpartition("/")[2]
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
     if not backend.is_ours and trouble.function in public_functions():
-        function = backend._find(trouble.function)
+        function = backend.find(trouble.function)
         trouble = failing_calls.with_input(suite.ledger, trouble, backend.namespace, function)
         suite.ledger.troubles[-1] = trouble
     if suite.folder and trouble.function in public_functions() and trouble.kind != "missing":

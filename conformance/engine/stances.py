@@ -18,12 +18,12 @@ import numpy as np
 
 from routelaws.conformance.adapters.blocks import near
 from routelaws.conformance.dialects import classifier, designs
-from routelaws.conformance.dialects.fitting import Answer, Design
+from routelaws.conformance.dialects.fitting import Answer, Design, tie_rule
 from routelaws.conformance.dialects.judge import (
     UNEXPLAINED,
     Fault,
     Finding,
-    _well_formed,
+    check_form,
     derivative,
     frequent,
     gradient_fault,
@@ -81,7 +81,7 @@ def stance_of(backend, path: str) -> Stance:
         return _of_subject(backend, path)
     if path == TIES:
         return _of_ties(backend)
-    ask = _Ask(backend, path)
+    ask = Ask(backend, path)
 
     def in_oracle(options: dict) -> bool:
         if path == TOP_K:
@@ -89,16 +89,16 @@ def stance_of(backend, path: str) -> Stance:
         return set(options) == set(FIXED[path]) and all(set(options[name]) & set(FIXED[path][name]) for name in options)
 
     finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
-    if not getattr(backend._find(path), "returns_order", True):
+    if not getattr(backend.find(path), "returns_order", True):
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
-    if untagged := getattr(getattr(backend._find(path), "route", None), "untagged", ""):
+    if untagged := getattr(getattr(backend.find(path), "route", None), "untagged", ""):
         words = f"the choice and the gates only; the contents of the slots are not tested: {untagged}"
         finding = finding._replace(facts=(*finding.facts, ("layer", words)))
     if backend.has_gradients:
         backend.tested(path, "grad", ask.untested)
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
-    finding = _with_sources(_with_causes(finding, ask), ask) if path == TOP_K else finding
+    finding = with_sources(_with_causes(finding, ask), ask) if path == TOP_K else finding
     return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
 
 
@@ -110,9 +110,9 @@ VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "ga
 """Two values of each option of `top_k_router` that give every token other gates."""
 
 
-def _with_causes(finding: Finding, ask: "_Ask") -> Finding:
+def _with_causes(finding: Finding, ask: "Ask") -> Finding:
     """Return the finding, with the causes of differences that appear only with options that the function offers."""
-    taken = keywords_of(ask.backend._find(ask.path)) or ()
+    taken = keywords_of(ask.backend.find(ask.path)) or ()
     logits = np.array([[0.5, -1.25, 2.0, 0.25], [1.5, 2.25, -0.75, -3.5]])
     for name, values in VALUES.items() if finding.inputs else ():
         try:
@@ -125,20 +125,20 @@ def _with_causes(finding: Finding, ask: "_Ask") -> Finding:
         if pair and all(np.array_equal(getattr(pair[0], part), getattr(pair[1], part)) for part in ("expert", "gate")):
             finding = finding._replace(causes=(*finding.causes, f"the option {name} changes nothing"))
     if finding.inputs and set(SIGMOID) <= set(taken):
-        other = judge(_Ask(ask.backend, ask.path, SIGMOID), precision=ask.precision)
+        other = judge(Ask(ask.backend, ask.path, SIGMOID), precision=ask.precision)
         if other.verdict == "differs":
             cause = other.detail.rpartition("; at ")[0].rpartition("]: ")[2]
             finding = finding._replace(causes=(*finding.causes, f"with score 'sigmoid', normalisation 'sum': {cause}"))
     return finding
 
 
-def _with_sources(finding: Finding, ask: "_Ask") -> Finding:
+def with_sources(finding: Finding, ask: "Ask") -> Finding:
     """Return the finding, with the inputs of the choice and of the gates if the router takes `router_weights`."""
     answers = []
     for probe in designs.two_inputs() if finding.design else ():
         try:
             answers.append(Answer(probe, *ask(probe)))
-            _well_formed(answers[-1])
+            check_form(answers[-1])
         except NotImplementedError:
             continue
         except Fault as fault:
@@ -167,7 +167,7 @@ def _with_fault(finding: Finding, verdict: str, kind: str, detail: str, probe) -
     return finding._replace(verdict=verdict, kind=kind, detail=detail, probe=probe)
 
 
-def _moved_by_bfloat16(ask: "_Ask") -> str:
+def _moved_by_bfloat16(ask: "Ask") -> str:
     """Return how many of 256 tokens change experts in bfloat16, as text. Their logits are standard normal."""
     logits = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32).astype(float)
     probe = designs.Probe("plain", logits, ONLY_K.get(ask.path, 2))
@@ -191,7 +191,7 @@ def _as_documented(finding: Finding, documented: dict | None) -> Finding:
     return finding._replace(verdict="defect", kind="documentation", detail=f"documents {words}")
 
 
-class _Ask:
+class Ask:
     """A router of a backend, called by `judge`."""
 
     def __init__(self, backend, path: str, fixed=None):
@@ -210,14 +210,14 @@ class _Ask:
             self.path, probe.logits, precision=precision or self.precision, **self._options(probe)
         )
         gate = np.asarray(answer.gate, np.float64)
-        ordered = getattr(self.backend._find(self.path), "returns_order", True)
+        ordered = getattr(self.backend.find(self.path), "returns_order", True)
         if probe.bias is not None and not ordered and not gate.all():
             raise NotImplementedError("gates [T, E] of 0 do not show which experts the bias chose")
         return np.asarray(answer.expert), gate
 
     def _gradient(self, probe, weights):
         def total(logits):
-            answer = self.backend._find(self.path)(logits, **self._options(probe))
+            answer = self.backend.find(self.path)(logits, **self._options(probe))
             gate = dict(zip(Routing._fields, self.backend.parts_of(self.path, answer, Routing), strict=True))["gate"]
             return (gate * self.backend.convert(weights, self.precision)).sum() if has_graph(gate) else 0.0
 
@@ -231,7 +231,7 @@ class _Ask:
 
     def _options(self, probe) -> dict:
         options = {name: value for name in INPUTS if (value := getattr(probe, name)) is not None}
-        taken, known = keywords_of(self.backend._find(self.path)), options_of(self.path)
+        taken, known = keywords_of(self.backend.find(self.path)), options_of(self.path)
         offered = known if taken is None else taken & {*known, "router_weights"}
         lacking = [name for name in options if name not in offered]
         if lacking:
@@ -305,7 +305,7 @@ def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list
     for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
 
         def total(z, expert=expert):
-            answer = backend._find(path)(z, backend.convert(expert, "int64"))
+            answer = backend.find(path)(z, backend.convert(expert, "int64"))
             return backend.parts_of(path, answer, AuxiliaryLoss)[0]
 
         def wanted(logits, expert=expert):
@@ -323,7 +323,7 @@ CROWDED = np.array([[1.5, 0.5, 0.0, 1.0], [1.5, 1.0, 0.5, 0.0], [1.0, 1.5, 0.0, 
 
 def _kept_gates(backend, path: str, precision: str) -> tuple[list, tuple]:
     """Compare the gates that a capacity of 1 keeps with the router's. Return [fault] or [], and facts."""
-    gates, facts = getattr(backend._find(path), "gates", None), ()  # of `adapters.blocks`
+    gates, facts = getattr(backend.find(path), "gates", None), ()  # of `adapters.blocks`
     for k in (1, 2) if gates and TOP_K in backend.functions else ():
         try:
             routing = backend.ask(TOP_K, CROWDED, precision=precision, k=k)
@@ -347,7 +347,7 @@ def _kept_gates(backend, path: str, precision: str) -> tuple[list, tuple]:
 
 def _gate_gradient_faults(backend, path: str, name: str, precision: str) -> list:
     """Return [fault] if the gradient of the gates of a dispatch by the logits is not their derivative; else []."""
-    gates = getattr(backend._find(path), "gates", None)  # of `adapters.blocks`
+    gates = getattr(backend.find(path), "gates", None)  # of `adapters.blocks`
     for k in (1, 2) if gates else ():
 
         def total(z, k=k):
@@ -399,7 +399,7 @@ def placement_fault(placement, expert, num_experts: int, capacity: int, **_) -> 
 def _of_ties(backend) -> Stance:
     """Return the tie rule of the top-k function, and whether its choices are in descending order."""
     precision = "float32" if "float32" in backend.dtypes else backend.dtypes[0]
-    sorted_, ties, inputs = True, {"lower index", "higher index"}, 0
+    sorted_, ties, inputs = True, [], 0
     for probe in designs.probes():
         if probe.kind in ("plain", "tie") or probe.kind == "size" and TIES not in backend.slow:
             try:
@@ -414,11 +414,8 @@ def _of_ties(backend) -> Stance:
             inputs += probe.kind != "size"
             kept = np.take_along_axis(probe.logits, choice, axis=1)
             sorted_ &= bool(np.all(np.diff(kept, axis=1) <= 0))
-            if probe.kind == "tie":
-                ties &= {
-                    name for name, sign in (("lower index", 1), ("higher index", -1)) if _takes(choice, probe, sign)
-                }
-    facts = {"choice": "sorted" if sorted_ else "unsorted", "ties": next(iter(sorted(ties)), "arbitrary")}
+            ties += [Answer(probe, choice, kept)] * (probe.kind == "tie")
+    facts = {"choice": "sorted" if sorted_ else "unsorted", "ties": tie_rule(ties)}
     return Stance(Finding("right", dialect=f"ties: {facts['ties']}", inputs=inputs, facts=tuple(facts.items())), {})
 
 
@@ -436,12 +433,6 @@ def _choice_fault(experts, probe) -> Finding | None:
         words = f"returned {experts[t].tolist()}, but the k largest are {wanted[t]}; at {told(token)}"
         return Finding("defect", "wrong", words, probe=token)
     return None
-
-
-def _takes(expert, probe, sign: int) -> bool:
-    index = np.broadcast_to(sign * np.arange(probe.logits.shape[1]), probe.logits.shape)
-    wanted = np.lexsort((index, -np.where(probe.logits == 0, 0, probe.logits)), axis=1)[:, : probe.k]
-    return np.array_equal(np.sort(wanted, axis=1), np.sort(expert, axis=1))
 
 
 def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tuple[list[str], dict]:

@@ -8,6 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from routelaws.conformance.bounds import UNIT
+from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.suite.strategies import lattice, tied
 
 SHAPES = ((1, 1), (5, 1), (1, 4), (6, 8), (13, 3), (14, 4))
@@ -48,6 +50,14 @@ def gates_of(values: np.ndarray, gate: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # exp overflows for a large logit; its sigmoid is 0
         e = np.exp(values - values.max(axis=1, keepdims=True))
         return e / e.sum(axis=1, keepdims=True) if gate == "softmax" else 1 / (1 + np.exp(-values))
+
+
+def check_gates(name: str, routing, values: np.ndarray, gate: str, precision: str, what: str) -> None:
+    """Compare the gates of a routing with those of the logits at its experts."""
+    gates = np.take_along_axis(gates_of(values, gate), np.asarray(routing.expert), axis=1)
+    spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
+    scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
+    assert_close_bounded(name, routing.gate, gates, scale, what=f"{what}: gate")
 
 
 def bound_of(values: np.ndarray, prices: np.ndarray, k: int = 1) -> float:

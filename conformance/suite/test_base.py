@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import (
     assert_close_bounded,
+    assert_derivative,
     assert_held,
     assert_nearly_same,
     assert_same,
-    central_difference,
 )
 from routelaws.conformance.engine.comparable import is_other_optimum
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, run
@@ -25,9 +25,9 @@ from routelaws.conformance.suite.strategies_base import (
     SHAPES,
     Scores,
     bound_of,
+    check_gates,
     draw_scores,
     first_optimum,
-    gates_of,
     scipy_optimum,
     scores,
     seeds,
@@ -114,7 +114,7 @@ def check_router(backend, drawn: Scores, precision: str, gate: str, training: bo
     best = reference.balanced_assignment(values, k).expert if training else largest(values, k)
     assert_same(wanted.expert, best, what=f"{what}: expert of the reference")
     if training and is_other_optimum(found.expert, best, values):
-        check_gates(found, values, gate, precision, what)
+        check_gates("base.gate", found, values, gate, precision, what)
         return
     assert_same(found.expert, best, what=f"{what}: expert")
     load = np.bincount(best.ravel(), minlength=num_experts) / (num_tokens * k)
@@ -125,14 +125,7 @@ def check_router(backend, drawn: Scores, precision: str, gate: str, training: bo
     residual = np.abs(load * num_experts - 1).max()
     assert_close_bounded("base.load", found.residual, residual, unit * (1 + residual), what=f"{what}: residual")
     for routing in (found, wanted):
-        check_gates(routing, values, gate, precision, what)
-
-
-def check_gates(routing, values: np.ndarray, gate: str, precision: str, what: str) -> None:
-    gates = np.take_along_axis(gates_of(values, gate), np.asarray(routing.expert), axis=1)
-    spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
-    scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
-    assert_close_bounded("base.gate", routing.gate, gates, scale, what=f"{what}: gate")
+        check_gates("base.gate", routing, values, gate, precision, what)
 
 
 def largest(values: np.ndarray, k: int) -> np.ndarray:
@@ -304,12 +297,11 @@ def check_gate_gradient(backend, gate: str, training: bool, seed: int, k: int = 
         return float((reference.base_router(point["logits"], k, gate=gate, held=held, mask=mask).gate * weights).sum())
 
     options = dict(router=backend.routers.base.base_router, gate=gate, training=training, k=k)
-    found = gradient(gate_sum, {"logits": values}, weights, mask, **options)["logits"]
-    wanted = central_difference(value, {"logits": values}, direction)
-    assert_same(found[~mask], np.zeros_like(found[~mask]), what="gradient into padding")
-    found = float((found * direction["logits"]).sum())
-    what = f"gradient of gates, {values.shape}, k {k}, {gate}"
-    assert_close_bounded("base.gradient", found, wanted, np.abs(weights).sum(), what=what)
+    found = gradient(gate_sum, {"logits": values}, weights, mask, **options)
+    padding = found["logits"][~mask]
+    assert_same(padding, np.zeros_like(padding), what="gradient into padding")
+    what, scale = f"gradient of gates, {values.shape}, k {k}, {gate}", np.abs(weights).sum()
+    assert_derivative("base.gradient", found, value, {"logits": values}, direction, scale, what=what)
 
 
 @pytest.mark.asks("routers.base.base_router")

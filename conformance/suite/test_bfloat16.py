@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import CAPABILITIES, _compiled, _jit, cast, precisions_of, rounded, run
+from routelaws.conformance.engine.harness import CAPABILITIES, cast, compiled, precisions_of, rounded, run
 from routelaws.conformance.engine.values import arrays_of
 from routelaws.conformance.suite import (
     test_balance,
@@ -86,8 +86,8 @@ def lowered_function(function):
 
     def guarded(arguments, keywords, precision=None, through=None, static=()):
         arguments = jnp.asarray(arguments[0], BFLOAT16), *arguments[1:]
-        compiled = through and _compiled(function, tuple(sorted(dict(static).items())))
-        return raised(function.guarded(arguments, keywords, "float32", compiled, static))
+        call = through and compiled(function, tuple(sorted(dict(static).items())))
+        return raised(function.guarded(arguments, keywords, "float32", call, static))
 
     def lowered(first, *arrays, **keywords):
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays_of((first, arrays, keywords)))
@@ -114,7 +114,8 @@ def low(drawn):
 @given(drawn=logits(shapes=(SHAPE,)), form=test_top_k.forms)
 def test_top_k_router(backend, drawn, form):
     test_top_k.check_top_k(lowered(backend), low(drawn), RAISED, drawn.k, *form)
-    test_top_k.check_switch(lowered(backend), low(drawn), RAISED)
+    for path in (test_top_k.SWITCH, test_top_k.TOP_K):
+        test_top_k.check_switch(lowered(backend), low(drawn), RAISED, path)
 
 
 @pytest.mark.asks(
@@ -280,7 +281,7 @@ def test_crowded_blocks(backend, name, training):
     wanted = routed_block.routed_block(params, x, tokens, config, training=training, noise=noise)
     config = backend.transformer.ModelConfig(**vars(config))
     traced = {} if noise is None else {"noise": jnp.asarray(noise, "float32")}
-    call = _jit(functools.partial(backend.routed_block.routed_block, config=config, training=training))
+    call = compiled(backend.routed_block.routed_block, (("config", config), ("training", training)))
     found = call(cast(params, "float32"), jnp.asarray(x, BFLOAT16), jnp.asarray(tokens), **traced)
     z = x.reshape(-1, 8) @ params["router"]
     size = np.abs(x.reshape(-1, 8)) @ np.abs(params["router"])

@@ -81,8 +81,8 @@ def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
     for logits, expert in SUBJECTS["balance loss"].inputs(0):
         density, proxy = np.eye(logits.shape[1])[expert[:, 0]].mean(axis=0), softmax(logits).mean(axis=0)
         code = np.asarray(logits.shape[1] ** 2 * (density * proxy).mean())
-        assert dialects._same(code, speaker("balance loss", "first_choice")(logits, expert))
-        assert not dialects._same(code, speaker("balance loss", "gshard")(logits, expert))
+        assert dialects.same_answer(code, speaker("balance loss", "first_choice")(logits, expert))
+        assert not dialects.same_answer(code, speaker("balance loss", "gshard")(logits, expert))
 
 
 @pytest.mark.parametrize(("num_experts", "k"), [(4, 1), (4, 2), (8, 3)])
@@ -92,7 +92,7 @@ def test_values_at_balance(num_experts, k):
     wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
     for dialect in SUBJECTS["balance loss"].dialects:
         found = dialect.function(logits, expert)
-        assert dialects._same(np.asarray(found), np.float64(wanted.get(dialect.name, 1.0))), dialect.name
+        assert dialects.same_answer(np.asarray(found), np.float64(wanted.get(dialect.name, 1.0))), dialect.name
     parts = logits[None].repeat(3, axis=0), expert[None, :, :1].repeat(3, axis=0)
     assert [round(dialect.function(*parts), 9) for dialect in SUBJECTS["scope"].dialects] == [1.0, 1.0, 3.0]
 
@@ -160,7 +160,7 @@ WORKED = {
 def test_worked_out_by_hand(subject, name):
     for inputs, wanted in WORKED[subject, name]:
         found = np.asarray(speaker(subject, name)(*inputs))
-        assert dialects._same(found, np.asarray(wanted)), f"{subject}, {name}: {found.tolist()}, by hand {wanted}"
+        assert dialects.same_answer(found, np.asarray(wanted)), f"{subject}, {name}: {found.tolist()}, by hand {wanted}"
 
 
 def test_the_norm_of_expert_choice():
@@ -171,7 +171,7 @@ def test_the_norm_of_expert_choice():
     assert plain.tolist() == [[10, 10, 10, 14], [2, 4, 4, 2], [0, 0, 0, 0]]
     third = 1 / np.sqrt(3)
     wanted = [[-third, -third, -third, 3 * third], [-1, 1, 1, -1], [0, 0, 0, 0]]
-    assert dialects._same(normed, np.array(wanted)), normed
+    assert dialects.same_answer(normed, np.array(wanted)), normed
 
 
 def largest_load_after_steps(name: str, seed: int) -> float:
@@ -252,16 +252,16 @@ def ours(twin) -> dict:
         ("scope", "pooled"): pooled,
         ("ties", "lower index"): notation.top_k_indices,
         ("activation", "GELU by tanh"): experts.gelu,
-        ("activation of an expert", "GELU by tanh"): dialects._one_expert(experts.expert_ffn),
-        ("activation of a routed layer", "GELU by tanh"): dialects._one_routed(experts.routed_ffn),
+        ("activation of an expert", "GELU by tanh"): dialects.one_expert(experts.expert_ffn),
+        ("activation of a routed layer", "GELU by tanh"): dialects.one_routed(experts.routed_ffn),
         ("second expert", "2 g"): lambda z, u: routers.top_k.gshard_router(z, u).gate,
         ("second expert", "always"): lambda z, u: routers.top_k.gshard_router(z).gate,
         ("groups", "neighbouring sequences"): choice.group_by_position,
         ("groups", "neighbouring positions"): mixture.group_within_sequence,
-        ("expert choice", "softmax over experts"): dialects._dense_choice(choice.expert_choice_router),
-        ("expert choice", "sigmoid"): dialects._dense_choice(partial(choice.expert_choice_router, score="sigmoid")),
-        ("capacity of expert choice", "up"): dialects._room_of_choice(choice.expert_choice_router),
-        ("output of expert choice", "sum"): dialects._output_of_choice(choice.expert_choice_ffn),
+        ("expert choice", "softmax over experts"): dialects.dense_choice(choice.expert_choice_router),
+        ("expert choice", "sigmoid"): dialects.dense_choice(partial(choice.expert_choice_router, score="sigmoid")),
+        ("capacity of expert choice", "up"): dialects.room_of_choice(choice.expert_choice_router),
+        ("output of expert choice", "sum"): dialects.output_of_choice(choice.expert_choice_ffn),
         ("quantile step", "middles"): routers.quantile.quantile_bias,
         ("one-hot weights", "lower index"): lambda z: mixture.mixing_weights(z, one_hot=True),
         ("bias step", "sign"): lambda bias, counts: balance.update_bias(bias, counts, rate=RATE),

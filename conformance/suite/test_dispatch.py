@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
-from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
-from routelaws.conformance.engine.harness import gradient, inner, precisions_of, random_direction, run, run_varied
+from routelaws.conformance.compare import assert_close_bounded, assert_derivative, assert_same
+from routelaws.conformance.engine.harness import gradient, precisions_of, random_direction, run, run_varied
 from routelaws.conformance.suite.strategies import Selection, selections
 from routelaws.conformance.suite.test_experts import D, ffn_scale, layer, weighted_output
 from routelaws.reference import experts as reference
@@ -335,8 +335,8 @@ def check_gradient_of_real(backend, selection: Selection, factor: float) -> None
         def value(moved, name=name):
             return float(weighted_output(inputs | {name: moved}, *arrays, routed_ffn=reference.routed_ffn, **options))
 
-        wanted = central_difference(value, inputs[name], direction, 2.0**-13)
-        assert_close_bounded("experts.gradient", inner(found[name], direction), wanted, scale, what=what + name)
+        point = value, inputs[name], direction
+        assert_derivative("experts.gradient", found[name], *point, scale, what=what + name, step=2.0**-13)
 
 
 @pytest.mark.asks("experts.routed_ffn")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
-from routelaws.conformance.compare import assert_close_bounded, assert_same, central_difference
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, inner, random_direction, rounded, run
+from routelaws.conformance.compare import assert_close_bounded, assert_derivative, assert_same
+from routelaws.conformance.engine.harness import PRECISIONS, gradient, random_direction, rounded, run
 from routelaws.conformance.suite.strategies import Selection, selections
 from routelaws.reference import experts as reference
 
@@ -196,8 +196,8 @@ def test_gradient(backend, selection, factor):
             return float(weighted_output(changed, selection.expert, weights, **options))
 
         what = f"gradient of routed_ffn, {selection.expert.shape}, {selection.loads}, c {factor}, in {name}"
-        wanted = central_difference(value, inputs[name], direction, 2.0**-13)
-        assert_close_bounded("experts.gradient", inner(found[name], direction), wanted, scale, what=what)
+        arrays = found[name], value, inputs[name], direction
+        assert_derivative("experts.gradient", *arrays, scale, what=what, step=2.0**-13)
 
 
 @pytest.mark.asks("experts.routed_ffn")

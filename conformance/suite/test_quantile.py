@@ -9,12 +9,12 @@ from routelaws.conformance.bounds import UNIT, check
 from routelaws.conformance.compare import (
     assert_admissible_top_k,
     assert_close_bounded,
+    assert_derivative,
     assert_held,
     assert_same,
-    central_difference,
 )
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, run
-from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, draw_scores, gates_of, scores
+from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, check_gates, draw_scores, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
 from routelaws.reference.routers.hash_layer import fixed_router
@@ -104,7 +104,7 @@ def check_router(backend, drawn: Scores, k: int, seed: int, precision: str, gate
     found = run(backend, ROUTER, precision, values, bias, traced=traced, k=k, gate=gate)
     assert_held(found, held, precision, what=what)
     for routing in (found, wanted):
-        check_gates(routing, values, gate, precision, f"{what}, held")
+        check_gates("quantile.gate", routing, values, gate, precision, f"{what}, held")
 
 
 def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precision: str, what: str) -> None:
@@ -116,14 +116,7 @@ def check_routing(found, values: np.ndarray, bias: np.ndarray, gate: str, precis
         wanted = getattr(own, name)
         scale = unit * (wanted + (name == "residual"))
         assert_close_bounded("quantile.load", getattr(found, name), wanted, scale, what=f"{what}: {name}")
-    check_gates(found, values, gate, precision, what)
-
-
-def check_gates(found, values: np.ndarray, gate: str, precision: str, what: str) -> None:
-    gates = np.take_along_axis(gates_of(values, gate), np.asarray(found.expert), axis=1)
-    spread = 2 + np.ptp(values, axis=1, keepdims=True) + np.abs(values).max()
-    scale = UNIT[precision] * spread * gates + np.finfo(precision).tiny
-    assert_close_bounded("quantile.gate", found.gate, gates, scale, what=f"{what}: gate")
+    check_gates("quantile.gate", found, values, gate, precision, what)
 
 
 @pytest.mark.asks("routers.quantile.quantile_router")
@@ -175,10 +168,8 @@ def test_gate_gradient(backend, seed, gate, k):
     options = dict(router=backend.routers.quantile.quantile_router, k=k, gate=gate)
     found = gradient(gate_sum, point, weights, **options)
     assert_same(found["bias"], np.zeros(3), what="gradient through the bias")
-    wanted = central_difference(value, point, direction)
-    found = float((found["logits"] * direction["logits"]).sum())
-    what = f"gradient of gates, {gate}, k {k}"
-    assert_close_bounded("quantile.gradient", found, wanted, np.abs(weights).sum(), what=what)
+    what, scale = f"gradient of gates, {gate}, k {k}", np.abs(weights).sum()
+    assert_derivative("quantile.gradient", found, value, point, direction, scale, what=what)
 
 
 def bias_sum(point, weights, step):

@@ -16,14 +16,13 @@ from routelaws.conformance.bounds import BOUNDS, UNIT, check
 from routelaws.conformance.compare import (
     assert_admissible_top_k,
     assert_close_bounded,
+    assert_derivative,
     assert_held,
     assert_same,
-    central_difference,
 )
 from routelaws.conformance.engine.harness import (
     PRECISIONS,
     gradient,
-    inner,
     precisions_of,
     random_direction,
     run,
@@ -357,8 +356,7 @@ def check_gradient(backend, k: int, nucleus: float, seed: int) -> None:
     terms = reference.policy_terms(z, expert, more["value"], more["reward"], mask=mask, **options)
     scale = sum(WEIGHTS[f"{name}_weight"] * abs(getattr(terms, name)) for name in reference.PolicyTerms._fields[1:5])
     what = f"gradient of policy_terms, k {k}, nucleus {nucleus}"
-    wanted = central_difference(value, point, direction)
-    assert_close_bounded("reinforce.gradient", inner(found, direction), wanted, 1 + scale, what=what)
+    assert_derivative("reinforce.gradient", found, value, point, direction, 1 + scale, what=what)
     assert not np.any(found["logits"][3]) and found["value"][3] == 0, f"{what}: padding has a gradient"
     if seed or k == 1:  # one more compilation is enough
         return
@@ -434,11 +432,13 @@ def check_state_value(backend, seed: int) -> None:
     found = gradient(value_sum, {"params": params, "x": x}, weights, state_value=backend.routers.reinforce.state_value)
     assert_same(found["x"], np.zeros((5, 4)), what="gradient of the baseline into the states")
     direction = random_direction(params, seed)
-    difference = central_difference(
-        lambda p: value_sum({"params": p, "x": x}, weights, reference.state_value), params, direction, step=2.0**-14
-    )
+
+    def value(moved):
+        return value_sum({"params": moved, "x": x}, weights, reference.state_value)
+
+    options = dict(what="state_value", step=2.0**-14)
     scale = np.abs(weights) @ scale
-    assert_close_bounded("reinforce.gradient", inner(found["params"], direction), difference, scale, what="state_value")
+    assert_derivative("reinforce.gradient", found["params"], value, params, direction, scale, **options)
 
 
 @pytest.mark.asks("routers.reinforce.state_value")

@@ -40,7 +40,7 @@ REPEATED = {path: lambda i: ((Z[i],), {}) for path in OF_LOGITS} | {
 
 def asked(backend, path: str, *arrays, **options):
     """Return the result of a call. Skip the test if the function declines it; other tests report its faults."""
-    if harness._quickly and getattr(backend, "is_ours", True):
+    if harness.quickly and getattr(backend, "is_ours", True):
         pytest.skip("the quick profile leaves it out for our own functions")
     if not isinstance(backend, backends.Backend):
         return harness.run(backend, path, "float32", *arrays, jit=False, **options)

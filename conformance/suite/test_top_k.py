@@ -12,10 +12,10 @@ from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.compare import (
     assert_admissible_top_k,
     assert_close_bounded,
+    assert_derivative,
     assert_held,
     assert_nearly_same,
     assert_same,
-    central_difference,
 )
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
 from routelaws.conformance.suite.strategies import Logits, logits
@@ -160,8 +160,8 @@ def test_bias_ties(backend):
         assert reference.top_k_router(z, 2, score="sigmoid", bias=np.array(bias, float)).expert.tolist() == [wanted] * 7
 
 
-def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) -> None:
-    """Check Switch and the default top-k separately, so the report blames the right one."""
+def check_switch(backend, drawn: Logits, precision: str, path: str) -> None:
+    """Check Switch or the default top-k, so the report blames the right one."""
     z = drawn.values
     wanted, same = reference.switch_router(z), reference.top_k_router(z)
     for name, field in wanted._asdict().items():
@@ -169,28 +169,21 @@ def check_switch(backend, drawn: Logits, precision: str, paths=(SWITCH, TOP_K)) 
     probability = np.exp(z - z.max(axis=1, keepdims=True))
     probability = probability.max(axis=1) / probability.sum(axis=1)
     scale = unit_of(z, precision) * probability[:, None]
-    for path in paths:
-        found, what = run_varied(backend, path, precision, z), f"{path}, {drawn.family} {z.shape}, {precision}"
-        dtype = np.asarray(found.gate).dtype
-        assert dtype.itemsize >= np.dtype(precision).itemsize, f"{what}: gates are {dtype}"
-        assert_same(found.expert, wanted.expert, what=f"{what}: expert")
-        assert_close_bounded("top_k.gate", found.gate, probability[:, None], scale, what=f"{what}: gate")
-        check_mass(found, wanted.expert, np.ones(wanted.expert.shape), z.shape[1], precision, what)
-    if SWITCH in paths:
+    found, what = run_varied(backend, path, precision, z), f"{path}, {drawn.family} {z.shape}, {precision}"
+    dtype = np.asarray(found.gate).dtype
+    assert dtype.itemsize >= np.dtype(precision).itemsize, f"{what}: gates are {dtype}"
+    assert_same(found.expert, wanted.expert, what=f"{what}: expert")
+    assert_close_bounded("top_k.gate", found.gate, probability[:, None], scale, what=f"{what}: gate")
+    check_mass(found, wanted.expert, np.ones(wanted.expert.shape), z.shape[1], precision, what)
+    if path == SWITCH:
         check_held(backend, SWITCH, drawn, wanted, precision, {}, "switch_router")
 
 
 @pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
+@pytest.mark.parametrize("path", [SWITCH, TOP_K])
 @given(drawn=logits(shapes=SHAPES), precision=precisions)
-def test_switch(backend, drawn, precision):
-    check_switch(backend, drawn, precision, (SWITCH,))
-
-
-@pytest.mark.asks("routers.top_k.switch_router", "routers.top_k.top_k_router")
-@given(drawn=logits(shapes=SHAPES), precision=precisions)
-def test_top_k_with_its_defaults(backend, drawn, precision):
-    """This test is separate from the Switch router, so that each can run alone."""
-    check_switch(backend, drawn, precision, (TOP_K,))
+def test_switch_and_the_default_top_k(backend, path, drawn, precision):
+    check_switch(backend, drawn, precision, path)
 
 
 @pytest.mark.asks("routers.top_k.gshard_router")
@@ -259,8 +252,7 @@ def check_gate_gradient(backend, drawn: Logits, score: str, normalisation: str, 
     found = gradient(gate_sum, point, weights, router=backend.routers.top_k.top_k_router, **options)
     what = f"gradient of top_k gates, {options}"
     assert_same(found["bias"], np.zeros(4), what=f"{what}, with respect to the bias")
-    inner, wanted = float((found["logits"] * direction).sum()), central_difference(value, z, direction)
-    assert_close_bounded("top_k.gradient", inner, wanted, np.abs(weights).sum(), what=what)
+    assert_derivative("top_k.gradient", found["logits"], value, z, direction, np.abs(weights).sum(), what=what)
 
 
 @pytest.mark.asks("routers.top_k.top_k_router")
@@ -287,9 +279,8 @@ def test_gshard_gradient(backend):
 
     router = backend.routers.top_k.gshard_router
     found = gradient(gshard_sum, {"logits": z}, weights, uniforms, router=router)["logits"]
-    wanted, what = central_difference(value, z, direction), "gradient of gshard gates"
     scale = np.abs(weights).sum()
-    assert_close_bounded("top_k.gradient", float((found * direction).sum()), wanted, scale, what=what)
+    assert_derivative("top_k.gradient", found, value, z, direction, scale, what="gradient of gshard gates")
 
 
 def constant_gate_sum(point, router, normalisation, allow):

@@ -7,7 +7,7 @@ import pytest
 
 from routelaws.conformance import __main__, parity
 from routelaws.conformance.adapters import blocks
-from routelaws.conformance.dialects.readings import _rounded
+from routelaws.conformance.dialects.readings import rounded_to
 from routelaws.conformance.engine import backends
 from routelaws.reference.notation import softmax
 
@@ -45,7 +45,7 @@ def higher(z, k):
 
 
 def low(z, k):
-    return plain(_rounded(z, "bfloat16").astype(z.dtype), k)
+    return plain(rounded_to(z, "bfloat16").astype(z.dtype), k)
 
 
 def over_all(z, k):
@@ -81,7 +81,7 @@ def with_floor(z, k):
 def narrow(z, k):
     """Expert numbers in the type of bfloat16 scores."""
     expert, gate = plain(z, k)
-    return _rounded(expert, "bfloat16").astype(int), gate
+    return rounded_to(expert, "bfloat16").astype(int), gate
 
 
 def bytewise(z, k):
@@ -95,7 +95,7 @@ def idle_option(z, k, *, normalisation=None):
 
 def half_scores(z, k):
     """Ranks by probabilities that bfloat16 holds."""
-    expert = best(_rounded(softmax(z), "bfloat16"), k)
+    expert = best(rounded_to(softmax(z), "bfloat16"), k)
     return expert, softmax(at(z, expert))
 
 

@@ -637,8 +637,8 @@ def test_the_choice_and_the_gates_have_two_inputs(chosen, gates, verdict, words)
         return expert, gates(mimics.at(logits, expert), mimics.at(router_weights, expert))
 
     form = next(form for form in designs.FORMS if form.name == "softmax, sum over chosen")
-    ask = stances._Ask(behind(blocks.backend(route, name="mine")), stances.TOP_K)
-    finding = stances._with_sources(Finding("right", design=Design(form, 1.0, "best", 0)), ask)
+    ask = stances.Ask(behind(blocks.backend(route, name="mine")), stances.TOP_K)
+    finding = stances.with_sources(Finding("right", design=Design(form, 1.0, "best", 0)), ask)
     assert finding.verdict == verdict, finding
     assert (dict(finding.facts).get("router_weights") or finding.detail).startswith(words), finding
     assert len(finding.causes) == (verdict == "differs")

@@ -19,8 +19,9 @@ from ...tables.selection import RouterRows
 from ...training.sweeps.grid import presets, read_grid
 from ...training.window_losses import few_documents, loss_difference, shown_error
 from ...wording import plural
+from ..runs import Repeated, Scatter
 from .folder import Sweep, SweepRun
-from .registered import score
+from .registered import Score, score
 
 CHANCE = 1.96
 """Half a 95 % interval, in standard errors over documents."""
@@ -58,33 +59,71 @@ class Load(NamedTuple):
         return 100 * self.dropped_fraction
 
 
-def find(sweep: Sweep, results: dict) -> dict:
-    """Return the results of a sweep that are not fits: comparisons, loads, diagnostics, and how it was trained.
+class Seconds(NamedTuple):
+    """How long the parts of a report of a sweep took."""
 
-    Returns:
-        "comparisons", "loads" and "learning": frames with the fields of `Comparison`, `Load` and `Learning`; "runs",
-        see `runs_of`; "registered", from `registered.score`; and the plan and its sessions.
+    training: float
+    fitting: float
+    figures: float
+
+
+class SweepFacts(NamedTuple):
+    """The results of a sweep that are not fits.
+
+    Attributes:
+        planned: number of runs
+        waiting: {hyper_id: name} of the missing runs
+        registered: the predictions and their score; None without predictions
+        left_out: {hyper_id: reason} of the runs that no law uses
+        comparisons, loads, learning: frames with the fields of `Comparison`, `Load` and `Learning`
+        not_learned: see `not_learned_sentence`
+        runs: see `runs_of`
+        few_documents: a sentence on too few documents, or ""
+        sessions: see `training.sweeps.sweep_folder.read_sessions`
+        preset: name of the preset, or None
+        corpus: the corpus of all runs; [] if they differ
     """
-    spreads = [] if results["seed_scatter"] is None else results["seed_scatter"]["points"]
+
+    name: str
+    planned: int
+    waiting: dict[int, str]
+    registered: Score | None
+    left_out: dict[int, str]
+    spreads: list[Repeated]
+    comparisons: pandas.DataFrame
+    loads: pandas.DataFrame
+    learning: pandas.DataFrame
+    not_learned: str | None
+    runs: pandas.DataFrame
+    few_documents: str
+    sessions: list[dict]
+    preset: str | None
+    corpus: list[str]
+    seconds: Seconds | None = None
+
+
+def find(sweep: Sweep, scatter: Scatter | None) -> SweepFacts:
+    """Return comparisons, loads and diagnostics of a sweep, and how it was trained."""
+    spreads = [] if scatter is None else scatter.points
     comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
     finished, learned = {run.hyper_id for run in sweep.runs}, learning(sweep)
-    return {
-        "name": sweep.name,
-        "planned": len(sweep.planned),
-        "waiting": {i: config.name() for i, config in enumerate(sweep.planned) if i not in finished},
-        "registered": score(sweep),
-        "left_out": {run["hyper_id"]: run["reason"] for rows in sweep.selections for run in rows.left_out},
-        "spreads": spreads,
-        "comparisons": pandas.DataFrame(comparisons, columns=Comparison._fields),
-        "loads": pandas.DataFrame(loads(sweep), columns=Load._fields),
-        "learning": learned,
-        "not_learned": not_learned_sentence(learned),
-        "runs": runs_of(sweep.runs),
-        "few_documents": few_documents(*(run.documents for run in sweep.runs)),
-        "sessions": sweep.sessions,
-        "preset": preset_of(sweep),
-        "corpus": list(sweep.planned[0].corpus) if len({config.corpus for config in sweep.planned}) == 1 else [],
-    }
+    return SweepFacts(
+        name=sweep.name,
+        planned=len(sweep.planned),
+        waiting={i: config.name() for i, config in enumerate(sweep.planned) if i not in finished},
+        registered=score(sweep),
+        left_out={run["hyper_id"]: run["reason"] for rows in sweep.selections for run in rows.left_out},
+        spreads=spreads,
+        comparisons=pandas.DataFrame(comparisons, columns=Comparison._fields),
+        loads=pandas.DataFrame(loads(sweep), columns=Load._fields),
+        learning=learned,
+        not_learned=not_learned_sentence(learned),
+        runs=runs_of(sweep.runs),
+        few_documents=few_documents(*(run.documents for run in sweep.runs)),
+        sessions=sweep.sessions,
+        preset=preset_of(sweep),
+        corpus=list(sweep.planned[0].corpus) if len({config.corpus for config in sweep.planned}) == 1 else [],
+    )
 
 
 def runs_of(runs: list[SweepRun]) -> pandas.DataFrame:
@@ -135,18 +174,18 @@ def preset_of(sweep: Sweep) -> str | None:
     return None
 
 
-def spread_for(router: str, spreads: list[dict]) -> tuple[float | None, bool]:
+def spread_for(router: str, spreads: list[Repeated]) -> tuple[float | None, bool]:
     """Return the seed spread for a router, and whether it is borrowed from other routers.
 
     The spread is the largest range over seeds among the points of the router and of dense, because both have an error.
     If the router has no such point, the spread is the largest range of the sweep.
     """
-    router_spreads = [spread for spread in spreads if spread["router"] == router]
-    candidates = router_spreads + [s for s in spreads if s["router"] == DENSE] if router_spreads else spreads
-    return (max(s["range"] for s in candidates) if candidates else None), bool(candidates) and not router_spreads
+    router_spreads = [spread for spread in spreads if spread.router == router]
+    candidates = router_spreads + [s for s in spreads if s.router == DENSE] if router_spreads else spreads
+    return (max(s.range for s in candidates) if candidates else None), bool(candidates) and not router_spreads
 
 
-def compare(sweep: Sweep, selection: RouterRows, spreads: list[dict]) -> list[Comparison]:
+def compare(sweep: Sweep, selection: RouterRows, spreads: list[Repeated]) -> list[Comparison]:
     """Compare the largest E of a router with dense, at each size that has both."""
     runs, comparisons = sweep.of(selection), []
     spread, borrowed = spread_for(selection.router, spreads)

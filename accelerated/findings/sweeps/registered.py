@@ -13,6 +13,9 @@ of one more run.
 import datetime
 import math
 from pathlib import Path
+from typing import NamedTuple
+
+import pandas
 
 from ...errors import InputError
 from ...files import locked, write_once
@@ -180,13 +183,32 @@ def _fit(frame, router: str):
     return None, reason
 
 
-def score(sweep: Sweep) -> dict | None:
-    """Return the predictions of a sweep with the measured losses; None without predictions.
+COLUMNS = ["router", "N", "E", "runs", "law", "loss", "law_interval", "run_interval", "reason"]
+COLUMNS += ["measured", "error", "inside"]
 
-    Returns:
-        The content of predictions.json. Each prediction also has "measured" (the losses of the finished runs), "error"
-        (the mean of these losses divided by the prediction, minus 1; None without runs), and "inside" (the number of
-        losses within `run_interval`). "scored" and "hits" count the runs of all predictions.
+
+class Score(NamedTuple):
+    """The content of predictions.json, with the measured losses.
+
+    Attributes:
+        predictions: a frame of the predictions with measured (the losses of the finished runs), error (the mean of
+            these losses divided by the prediction, minus 1; NaN without runs) and inside (the number of losses within
+            `run_interval`)
+        scored, hits: number of measured losses of all predictions, and of those inside
+    """
+
+    written: str
+    held_out: list[int]
+    fitted_to: list[int]
+    loss_column: str
+    level: float
+    predictions: pandas.DataFrame
+    scored: int
+    hits: int
+
+
+def score(sweep: Sweep) -> Score | None:
+    """Return the predictions of a sweep with the measured losses; None without predictions.
 
     Raises:
         InputError: the file is damaged.
@@ -201,8 +223,10 @@ def score(sweep: Sweep) -> dict | None:
     except (ValueError, KeyError, ZeroDivisionError) as error:
         raise InputError(f"{path}: is not a file of predictions ({type(error).__name__}: {error})") from None
     known = [entry for entry in entries if entry["loss"] is not None]
-    counts = {"scored": sum(len(entry["measured"]) for entry in known), "hits": sum(entry["inside"] for entry in known)}
-    return content | {"predictions": entries} | counts
+    counts = sum(len(entry["measured"]) for entry in known), sum(entry["inside"] for entry in known)
+    made = content["written"], content["held_out"], content.get("fitted_to", []), content.get("loss_column", LOSS)
+    frame = pandas.DataFrame(entries, columns=COLUMNS).astype({"loss": float, "error": float})
+    return Score(*made, content.get("level", LEVEL), frame, *counts)
 
 
 def _against(entry: dict, runs) -> dict:

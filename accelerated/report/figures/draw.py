@@ -22,13 +22,13 @@ OF_A_SWEEP = {"training": training_figure, "load": load_figure}
 
 
 def draw_all(
-    folder: Path, results: dict, runs: list[Run], sweep: "Sweep | None" = None, found: dict | None = None, tell=None
+    folder: Path, results: dict, runs: list[Run], sweep: "Sweep | None" = None, found=None, tell=None
 ) -> list[str]:
     """Draw every figure for which the results have data.
 
     Args:
         folder: folder of NAME.png and NAME.svg; made if missing. Old figures without data in these results are removed.
-        sweep, found: results of `read_sweep` and `sweep_findings.find`; None for a table.
+        sweep, found: results of `read_sweep` and `comparisons.find`; None for a table.
 
     Returns:
         The names of the drawn figures, in the order of FIGURES and OF_A_SWEEP.

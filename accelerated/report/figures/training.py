@@ -3,13 +3,24 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 
 from ...findings.finding import router_name
-from ...findings.style import DASHED, INK, colour_of, panel_grid, shared_legend, size_name, size_shade, with_room
+from ...findings.style import (
+    DASHED,
+    INK,
+    colour_among,
+    colour_of,
+    panel_grid,
+    shared_legend,
+    size_name,
+    size_shade,
+    with_room,
+)
 from ...tables.schema import DENSE
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
-    from ...findings.sweeps.comparisons import Load
+    from ...findings.sweeps.comparisons import Load, SweepFacts
     from ...findings.sweeps.folder import Sweep, SweepRun
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
@@ -20,7 +31,7 @@ EVEN = 2.0
 """If a panel of loads ends below this many fair shares, its lines are in the upper half."""
 
 
-def training_figure(results: dict, sweep: "Sweep", found: dict):
+def training_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
     """Return the training curves by size: dense, and each router at its largest E; None without logs."""
     chosen = _shown_runs(sweep)
     if not any(run.log for _, runs in chosen for run in runs):
@@ -41,7 +52,7 @@ def training_figure(results: dict, sweep: "Sweep", found: dict):
 def run_figure(run: "SweepRun", load: "Load | None"):
     """Return the losses of one run and, if it is routed, the load of its experts."""
     figure, panels = panel_grid(1 + (load is not None), 3.4)
-    colour = colour_of({"table": {"routers": [run.router]}}, run.router)
+    colour = colour_among([run.router], run.router)
     with_room(panels[0], _draw_run(panels[0], run, colour, "validation", "training, running mean"), 0.04, 0.04)
     panels[0].set(title="Loss", xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
     panels[0].legend(loc="upper right")
@@ -51,10 +62,10 @@ def run_figure(run: "SweepRun", load: "Load | None"):
     return figure
 
 
-def curves_figure(runs: "dict[str, SweepRun]", apart: "pandas.DataFrame | None" = None):  # noqa: F821
+def curves_figure(runs: "dict[str, SweepRun]", apart: pandas.DataFrame | None = None):
     """Return the losses of runs by name and, from `at_equal_tokens`, their differences from the first run."""
     figure, panels = panel_grid(1 + (apart is not None), 3.8)
-    colours = {name: colour_of({"table": {"routers": list(runs)}}, name) for name in runs}
+    colours = {name: colour_among(list(runs), name) for name in runs}
     tops = [loss for name, run in runs.items() for loss in _draw_run(panels[0], run, colours[name], name)]
     with_room(panels[0], tops, 0.04, 0.04)
     panels[0].set(xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
@@ -70,7 +81,7 @@ def curves_figure(runs: "dict[str, SweepRun]", apart: "pandas.DataFrame | None" 
 def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
     """Draw the smoothed training loss and the evaluations of a run. Return the losses that the axis must include."""
     at, loss = _curve(run, "train", "loss")
-    smooth = _smoothed(loss)
+    smooth = pandas.Series(loss).rolling(2 * (len(loss) // 80) + 1, center=True, min_periods=1).mean().to_numpy()
     panel.plot(at, smooth, color=size_shade(colour, 0, 3), linewidth=1.0, label=of_training or None)
     at_evaluation, validation = _curve(run, "evaluation", "loss_validation")
     look = {"color": colour, "markersize": 4, "linewidth": 1.6, "zorder": 3}
@@ -90,9 +101,9 @@ def _names(runs: "list[SweepRun]") -> dict[str, str]:
     }
 
 
-def load_figure(results: dict, sweep: "Sweep", found: dict):
+def load_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
     """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown = {load.router: load for load in found["loads"].itertuples()}  # sizes rise, so this keeps the largest
+    shown = {load.router: load for load in found.loads.itertuples()}  # sizes rise, so this keeps the largest
     if not shown:
         return None
     figure, panels = panel_grid(len(shown), 3.4)
@@ -146,11 +157,3 @@ def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarr
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
-
-
-def _smoothed(values: np.ndarray) -> np.ndarray:
-    half = len(values) // 80
-    totals = np.concatenate([[0.0], np.cumsum(values)])
-    first = np.maximum(np.arange(len(values)) - half, 0)
-    last = np.minimum(np.arange(len(values)) + half + 1, len(values))
-    return (totals[last] - totals[first]) / (last - first)

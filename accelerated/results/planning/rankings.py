@@ -29,7 +29,7 @@ from ..prediction import Beyond, inside_hull, intervals_at
 from .hours import BreakEven, Clock, break_even, timed
 from .isoflop import Profile, isoflop_profiles
 from .optima import WITHIN, Optimum, optimum_of
-from .options import Model, Printed, models_of_runs, printed_laws
+from .options import Model, models_of_runs, printed_laws
 
 RESAMPLES = 500
 SLOW_RESAMPLES = 200
@@ -113,16 +113,13 @@ def published_rankings(budget: Budget, tokens: float | None = None, within: floa
         tokens: D; None for all tokens that the FLOPs allow.
         within: as in `optimum_of`.
     """
-    return [_published(printed, budget, within) for printed in printed_laws(budget, tokens)]
-
-
-def _published(printed: Printed, budget: Budget, within: float) -> Ranking:
-    ranked_models, left_out = ranked(printed.models, budget)
-    lines = _least_first([_line(model, choice) for model, choice in ranked_models])
-    optimum = optimum_of(ranked_models, budget, within, LEVEL, 0, SEED) if ranked_models else None
-    return Ranking(
-        printed.law, printed.source, printed.attested, {}, lines, left_out, 0, 0, [], printed.models, optimum
-    )
+    rankings = []
+    for law, source, attested, models in printed_laws(budget, tokens):
+        ranked_models, left_out = ranked(models, budget)
+        lines = _least_first([_line(model, choice) for model, choice in ranked_models])
+        optimum = optimum_of(ranked_models, budget, within, LEVEL, 0, SEED) if ranked_models else None
+        rankings.append(Ranking(law, source, attested, {}, lines, left_out, 0, 0, [], models, optimum))
+    return rankings
 
 
 def table_ranking(
