@@ -33,6 +33,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_atomically
 from ..wording import in_short, once, plural
+from .agreement import training_tokens
 from .cells import Cells, harmless
 from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
@@ -136,9 +137,12 @@ def convert_runs(
 
 def _ranges(cells: dict[str, list[str]]) -> str:
     """Return the smallest and the largest N, E, tokens and losses in words."""
+    import pandas
+
+    numbers = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in cells if range_of(name)}
+    numbers["tokens"] = training_tokens(pandas.DataFrame(numbers))
     names = ("dense_parameter_count", "num_experts", "tokens", *(name for name in cells if name.startswith("loss_")))
-    columns = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in names if name in cells}
-    return ranges(columns)
+    return ranges({name: numbers[name] for name in names})
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:

@@ -61,13 +61,13 @@ def fill_counts(table: Cells) -> None:
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
     _fill_sizes_of_dense(table, numbers)
-    sizes, filled = table.number("dense_parameter_count").tolist(), []
+    sizes = table.number("dense_parameter_count").tolist()
     for name in _COUNTED:
         blank = table.blank(name)
         counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
-        table.fill(name, values, "counted from the shape of the model")
-        filled += values
+        how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
+        table.fill(name, values, how)
         # `read_table` reports a missing N; a table without shapes cannot be counted
         told = name == "dense_parameter_count" or "d_model" not in table.cells
         if len(values) < len(blank) and not told:
@@ -77,9 +77,8 @@ def fill_counts(table: Cells) -> None:
             table.remarks.append(
                 f"{name}: cannot be counted from the shape{missing}, so it is blank; {causes} (row {row + 1})"
             )
-
     if narrow == [None, None]:
-        _tell_of_narrow(table, sorted({i for i in filled if numbers["granularity"][i] not in (None, 1)}), numbers)
+        _tell_of_narrow(table, numbers)
 
 
 def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:
@@ -99,14 +98,18 @@ def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:
     table.fill("dense_parameter_count", blank, "total_parameter_count of the dense model of this shape")
 
 
-def _tell_of_narrow(table: Cells, rows: list[int], numbers: dict[str, list]) -> None:
-    routed = [i for i in rows if table.cells["router_type"][i] != DENSE and numbers["num_experts"][i]]
+def _tell_of_narrow(table: Cells, numbers: dict[str, list]) -> None:
+    routed = [
+        i
+        for i, G in enumerate(numbers["granularity"])
+        if G not in (None, 1) and table.cells["router_type"][i] != DENSE and numbers["num_experts"][i]
+    ]
     if routed:
         row, G = routed[0], numbers["granularity"][routed[0]]
         experts, k = G * numbers["num_experts"][row], G * (numbers["k"][row] or 1)
         table.remarks.append(
-            f"granularity: num_experts and k count experts of the dense width, so a block of row {row + 1} is counted "
-            f"with {experts:g} experts of 1/{G:g} of the width, and {k:g} for each token; if your columns count narrow "
+            f"granularity: num_experts and k count experts of the dense width, so a block of row {row + 1} has "
+            f"{experts:g} experts of 1/{G:g} of the width, and {k:g} for each token; if your columns count narrow "
             "experts, use --columns narrow_experts=YOURS narrow_k=YOURS"
         )
 

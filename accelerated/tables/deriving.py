@@ -5,7 +5,6 @@ losses. Each change has a remark. N, P and the FLOPs of a training step are in `
 """
 
 import math
-import re
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from ..errors import InputError
 from ..wording import plural
 from .cells import Cells, in_rows
 from .counting import fill_counts, widen_experts
-from .schema import BLANK, DENSE, to_numbers
+from .identity import step_like
+from .schema import BLANK, DENSE, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
@@ -69,20 +69,18 @@ def _write_out_sizes(table: Cells) -> None:
 
 
 def _router(table: Cells) -> None:
-    known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
     blank = table.blank("router_type")
     if "router_type" in table.constants and blank:
-        router = known.get(table.constants["router_type"].casefold(), table.constants["router_type"])
+        router = table.constants["router_type"]
+        router = spellings([router]).get(router, router)
         one_expert = set(np.flatnonzero(table.number("num_experts") == 1))
         table.fill("router_type", {i: router for i in blank if i not in one_expert}, f"{router}, by --set")
         table.fill("router_type", {i: DENSE for i in blank if i in one_expert}, f"{DENSE}, since num_experts is 1")
     elif len(blank) == table.rows and (table.number("num_experts") == 1).all():
         table.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
-    column, spelled = table.column("router_type"), {}
-    for i, cell in enumerate(column):
-        column[i] = known.get(cell.strip().casefold(), cell.strip())
-        if column[i] != cell.strip():
-            spelled[cell.strip()] = column[i]
+    column = [cell.strip() for cell in table.column("router_type")]
+    spelled = spellings(dict.fromkeys(column))
+    table.cells["router_type"] = [spelled.get(cell, cell) for cell in column]
     if spelled:
         table.remarks.append("router_type: " + ", ".join(f"{old} becomes {new}" for old, new in spelled.items()))
 
@@ -141,10 +139,9 @@ def _steps(table: Cells) -> None:
         table.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
     else:
         row = blank[0] + 1
-        other = next((name for name in table.dropped if re.search("step|epoch|iter", name, re.IGNORECASE)), "NAME")
         raise InputError(
             f"{table.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row, as by --columns"
-            f" step={other}"
+            f" step={step_like(table.dropped)}"
         )
 
 

@@ -28,6 +28,7 @@ from .schema import (
     TEXT_COLUMNS,
     Problems,
     check_runs,
+    or_diverged,
     outside,
     range_of,
     to_numbers,
@@ -187,7 +188,7 @@ def _careful_part(cells: Cells, problems: Problems) -> _Part:
         if range_of(name):
             columns[name], wrong = to_numbers(texts, UNITS_OF.get(name))
             checks = [(mask & ~wrong, needed) for mask, needed in outside(name, columns[name])]
-            checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}"))
+            checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}{or_diverged(name)}"))
         elif name == "router_type":
             columns[name] = np.array([printable(text.strip()) for text in texts], dtype=object)
             long = np.array([len(text) > LONGEST_NAME for text in columns[name]], dtype=bool)

@@ -204,8 +204,10 @@ def test_metrics_from_tensorboard(here):
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.0] and frame["num_experts"].tolist() == [1, 1, 8]
     exports = "run-dense-256-tag-val.csv, run-moe8-256-tag-val.csv, run-moe8-256-tag-lr.csv"
     assert f"sizes.csv: these runs are not in {exports}: " in "\n".join(remarks)
-    frame, _ = converted([scalars("dense-512.csv"), scalars("moe8-256.csv")], {"loss_validation": "Value"})
+    frame, remarks = converted([scalars("dense-512.csv"), scalars("moe8-256.csv")], {"loss_validation": "Value"})
     assert frame["num_experts"].tolist() == [1, 1, 8, 8]
+    [named] = [remark for remark in remarks if "a run with the name of the file" in remark]  # once for all files
+    assert "if files are metrics of one run, name them run-RUN-tag-METRIC.csv" in named
 
 
 @settings(max_examples=20, deadline=None)

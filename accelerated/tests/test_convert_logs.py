@@ -401,6 +401,12 @@ def test_a_long_table_becomes_one_with_a_column_for_each_metric():
         "long.csv: --columns loss_validation=value names no metric: each key is a column now, with the cells of value;"
         " name one of val, train"
     )
+    once = save("once.csv", ("run", "metric", "value"), ("a", "val", 3.5), ("a", "lr", 0.1), ("b", "val", 3.25))
+    assert converted(once, {"hyper_id": "run", "loss_validation": "val"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+    twice = save("twice.csv", ("run", "metric", "value"), ("a", "val", 3.5), ("a", "val", 3.25))
+    assert refused(twice, {"hyper_id": "run", "loss_validation": "val"}) == (
+        "twice.csv: no column has the step of each metric; name one with --columns step=NAME"
+    )
     wide = save("wide.csv", ("key", "step", "value"), ("a", 1, 3.5), ("b", 1, 3.25))
     assert converted(wide, {"hyper_id": "key", "loss_validation": "value"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
 

@@ -32,10 +32,12 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
     axis = next(
         (name for name in (columns.get("step"), *STEPS, columns.get("tokens"), "tokens") if name in cells), None
     )
-    if axis is None:
-        raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
     called = name_of_runs(cells, columns)
     runs = [run.strip() for run in cells.get(called, [path.name.partition(".")[0]] * len(names))]
+    if axis is None and len({*zip(runs, names, strict=True)}) == len(names):
+        axis, cells = STEP, cells | {STEP: ["1"] * len(names)}  # one value of each metric
+    if axis is None:
+        raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
     check_distinct(path, cells, called, columns)
     steps = checked_numbers(path, {axis: cells[axis]}, axis)[axis].tolist()
     curves, kept, restarts, rows = {}, [], {}, {}
