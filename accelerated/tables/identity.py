@@ -215,10 +215,13 @@ def _one_row_a_step(source: Source, columns: dict, name: str, rows: list[int], s
             continue
         if column := next((column for column in losses if len(set(values[column])) > 1), None):
             if step == min(groups) and not source.is_log:
+                both = " and ".join(dict.fromkeys(values[column]))
+                differ = in_short(each for each in values if each != column and len(set(values[each])) > 1)
+                where = f", in rows that differ in {differ}" if differ else ""
                 raise InputError(
-                    f"{source.name}: {_shown(name)} has {' and '.join(dict.fromkeys(values[column]))} in column "
-                    f"{column} at its first step {step:.0f} ({source.at[own[0]]}), so two runs share this name; give "
-                    "each its own name, as by --columns hyper_id=NAME"
+                    f"{source.name}: {_shown(name)} has {both} in column {column} at its first step {step:.0f} "
+                    f"({source.at[own[0]]}){where}; if two runs share this name, give each its own name, as by "
+                    "--columns hyper_id=NAME; else keep one row for each step"
                 )
             again.append(f"{step:.0f}")
         for column, cells in values.items():

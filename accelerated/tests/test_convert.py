@@ -238,6 +238,10 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
 def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
     for text in ("", "0"):
         rows = [row | {"E": text if row["E"] == 1 else str(row["E"])} for row in make_runs()]
+        if text:
+            none = [row | {"k": int(row["E"] > 1)} for row in make_runs()]
+            with pytest.raises(InputError, match="\n  if these runs are dense, add --map k:0=1$"):
+                convert_runs(save(none), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
         with pytest.raises(InputError, match=f"\n  if these runs are dense, add --map num_experts:{text}=1$"):
             convert_runs(save(rows), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
 

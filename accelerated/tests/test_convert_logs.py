@@ -77,7 +77,7 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, the later loss counts" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     message = refused(save("seeds.jsonl", *every), columns)
-    assert "a run without a name has 3.3 and 3.2 in column eval_loss at its first step 20 (row 1), so two" in message
+    assert "a run without a name has 3.3 and 3.2 in column eval_loss at its first step 20 (row 1); if two" in message
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
     split += [{"step": 20, "loss": 3.4, "split": "val"}]
     assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == (
