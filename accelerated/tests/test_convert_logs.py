@@ -411,6 +411,17 @@ def test_a_long_table_becomes_one_with_a_column_for_each_metric():
     assert converted(wide, {"hyper_id": "key", "loss_validation": "value"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
 
 
+@pytest.mark.parametrize("first", ["train", "val"])
+def test_two_losses_of_one_metric_and_step_in_a_long_table(first):
+    parts, columns = ["train", "val"] if first == "train" else ["val", "train"], {"loss_validation": "loss"}
+    rows = [(part, "loss", step, 3.5 if part == "train" else 3.75) for step in (100, 200) for part in parts]
+    aim = save("aim.csv", ("metric.context.subset", "metric.name", "step", "value"), *rows)
+    assert "in rows that differ in metric.context.subset; keep the rows of one of them" in refused(aim, columns)
+    times = [("2026-01-02 03:04:05", "loss", 100, 3.5), ("2026-01-02 03:05:06", "loss", 100, 3.75)]
+    found, remarks = converted(save("times.csv", ("time", "key", "step", "value"), *times), columns)
+    assert found == [("times", 100, 3.75)] and "times.csv: at step 100, the later loss counts" in remarks
+
+
 def test_json_documents_are_read_or_named():
     log = [{"step": 10, "loss": 3.9}, {"step": 10, "eval_loss": 3.5, "note": None}]
     columns = {"loss_validation": "eval_loss"}
