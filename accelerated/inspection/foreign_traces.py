@@ -155,9 +155,12 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _of_json(path: Path) -> dict[str, np.ndarray]:
-    found = dict(_values(read_json(path, (dict, list))))
-    if "routed_experts" not in found:
+    pairs = [pair for pair in _values(read_json(path, (dict, list))) if pair[1] is not None]
+    found, routings = dict(pairs), sum(name == "routed_experts" for name, _ in pairs)
+    if not routings:
         raise InputError(f"{path}: has no routed_experts; ask the server to return them")
+    if routings > 1:
+        raise InputError(f"{path}: has {routings} answers with routed_experts; save each answer in a file of its own")
     routed, arrays = found["routed_experts"], {}
     if isinstance(routed, str):
         content = base64.b64decode(routed, validate=True)
@@ -212,7 +215,7 @@ def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
     blocks, tokens, choices = of.expert.shape
     if design and blocks not in (len(design.blocks), design.layers):
         if tokens in (len(design.blocks), design.layers):
-            yield "axes", f"its axes are [token, layer], not [layer, token]: {blocks} x {tokens}"
+            yield "axes", f"tokens and layers are exchanged: it has {blocks} layers of {plural(tokens, 'token')}"
             return
         else:
             yield "blocks", f"it has {plural(blocks, 'layer')}; the model has {len(design.blocks)} routed blocks"

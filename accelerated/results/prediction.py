@@ -170,15 +170,17 @@ def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
     wanted = law.columns
     for name in dict.fromkeys([*INPUTS, *at, *wanted]):
         (flag, meaning, least), value = input_of(name), at.get(name)
+        gap = "" if flag.endswith("=") else " "
         if value is None and name in wanted:
             raise InputError(f"{flag} is missing: the law {law.name} needs {meaning}")
         if value is not None and name not in wanted:
             flags = ", ".join(input_of(column)[0] for column in wanted)
-            text = f"{flag}{'' if flag.endswith('=') else ' '}{value:g}"
+            text = f"{flag}{gap}{value:g}"
             raise InputError(f"{text}: the law {law.name} does not use it; leave it out (the law uses {flags})")
-        if value is not None and not (math.isfinite(value) and (value > 0 and value >= least)):
-            allowed = f"of at least {least:g}" if least else "above 0"
-            raise InputError(f"{flag} {value:g} is out of range; use a finite number {allowed}")
+        zero = name == "sparsity"  # of a dense model
+        if value is not None and not (math.isfinite(value) and value >= least and (value or zero)):
+            allowed = f"of at least {least:g}" if least or zero else "above 0"
+            raise InputError(f"{flag}{gap}{value:g} is out of range; use a finite number {allowed}")
         if value is not None and name == "num_experts" and value % 1:
             raise InputError(f"{flag} {value:g} is not whole; use a whole number")
     return {name: float(at[name]) for name in wanted}
@@ -325,16 +327,19 @@ _TOUCHING = 1e-7
 
 
 def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
-    """Return whether a point lies in the convex hull of the data, in logarithms.
+    """Return whether a point lies in the convex hull of the data, in logarithms of the columns that are above 0.
 
     A linear program tests whether the point is a weighted mean of data points with nonnegative weights. Unlike a
     triangulation, this also works if all points lie on a line. In a plane, the directions to the data decide: they
     leave no gap above 180 degrees.
     """
-    points = np.unique(np.log10(np.stack(columns)), axis=1)
+    points, target = np.array(columns, dtype=np.float64), np.array(at, dtype=np.float64)
+    above = np.minimum(points.min(axis=1), target) > 0  # the sparsity of dense runs is 0
+    points[above], target[above] = np.log10(points[above]), np.log10(target[above])
+    points = np.unique(points, axis=1)
     spread = points.std(axis=1, keepdims=True)
     spread[spread == 0] = 1.0
-    away = (points - np.log10(np.array(at))[:, None]) / spread
+    away = (points - target[:, None]) / spread
     if len(away) == 2:
         turns = np.sort(np.arctan2(*away))
         gap = float(np.diff(turns, append=turns[0] + 2 * math.pi).max())
@@ -342,8 +347,8 @@ def inside_hull(columns: tuple[np.ndarray, ...], at: tuple[float, ...]) -> bool:
     from scipy.optimize import linprog  # its import takes longer than a fit
 
     equal = np.vstack([away, np.ones(points.shape[1])])
-    target = np.append(np.zeros(len(away)), 1.0)
-    solution = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=target, bounds=(0, None), method="highs")
+    ends = np.append(np.zeros(len(away)), 1.0)
+    solution = linprog(np.zeros(points.shape[1]), A_eq=equal, b_eq=ends, bounds=(0, None), method="highs")
     return bool(solution.status == 0)
 
 

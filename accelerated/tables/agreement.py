@@ -178,7 +178,7 @@ def compare(frame, rows: np.ndarray, problems: Problems) -> list[str]:
             remarks += _judged(identity, numbers, rows, problems)
             if problems.count:
                 return []
-        return remarks + _implausible(numbers)
+        return remarks + _implausible(numbers) + _growing(numbers)
 
 
 def _judged(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Problems) -> list[str]:
@@ -216,6 +216,23 @@ def _implausible(numbers: Numbers) -> list[str]:
             unit = UNITS.format(f"{name.partition(' ')[0]}=UNIT")
             return [f"{name}: {value:.4g} is implausible; needed: {least:g} to {most:g}; {unit}"]
     return []
+
+
+def _growing(numbers: Numbers) -> list[str]:
+    """Return a remark on a table in which the smallest and the largest N grow with E, to twice the N or more.
+
+    Then N probably counts all experts. Fewer than three numbers of experts tell nothing.
+    """
+    size, experts = numbers("dense_parameter_count"), numbers("num_experts")
+    counts = np.unique(experts)
+    ends = np.array([(each.min(), each.max()) for each in (size[experts == E] for E in counts)])
+    if len(counts) < 3 or not (np.diff(ends, axis=0) > 0).all() or not (ends[-1] >= 2 * ends[0]).all():
+        return []
+    least = ", ".join(f"{_shown(low)} for E = {E:.0f}" for E, (low, _) in zip(counts, ends, strict=True))
+    return [
+        f"dense_parameter_count: grows with num_experts (smallest N: {least}); N counts one expert, and "
+        "total_parameter_count all experts"
+    ]
 
 
 def _shape(name: str) -> Callable:

@@ -33,6 +33,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_atomically
 from ..wording import in_short, once, plural
+from .agreement import training_tokens
 from .cells import Cells, harmless
 from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
@@ -136,9 +137,12 @@ def convert_runs(
 
 def _ranges(cells: dict[str, list[str]]) -> str:
     """Return the smallest and the largest N, E, tokens and losses in words."""
+    import pandas
+
+    numbers = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in cells if bounds_of(name)}
+    numbers["tokens"] = training_tokens(pandas.DataFrame(numbers))
     names = ("dense_parameter_count", "num_experts", "tokens", *(name for name in cells if name.startswith("loss_")))
-    columns = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in names if name in cells}
-    return ranges(columns)
+    return ranges({name: numbers[name] for name in names})
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
@@ -254,11 +258,11 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? (\w+).* (?:is|are) missing; needed", told)
         blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
-        dense = re.search(r"column num_experts: '(0|)'; needed", told)
+        dense = re.search(r"column (num_experts|k): '(0|)'; needed", told)
         told = told.replace(CONVERTED, "")
         told += f"; name yours by --columns {lacks[1]}=YOURS, or use --set or --config" if lacks else ""
         told += "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)
-        told += f"\n  if these runs are dense, add --map num_experts:{dense[1]}=1" if dense else ""
+        told += f"\n  if these runs are dense, add --map {dense[1]}:{dense[2]}=1" if dense else ""
         told += f"\n  if rows of one name are different runs, {BY_ROW}" * ("which has the same hyper_id" in told)
         raise InputError(*told.split("\n")) from None
     except OSError as error:

@@ -5,7 +5,6 @@ losses. Each change has a remark. `counting.py` counts N, P and the FLOPs of a t
 """
 
 import math
-import re
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from ..errors import InputError
 from ..wording import plural
 from .cells import Cells, in_rows
 from .counting import INPUTS, SHAPE, WORDS, count_of, lacking
-from .schema import BLANK, DENSE, to_numbers
+from .identity import step_like
+from .schema import BLANK, DENSE, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
@@ -71,20 +71,18 @@ def _write_out_sizes(table: Cells) -> None:
 
 
 def _router(table: Cells) -> None:
-    known = {name.casefold(): name for name in ROUTER_TYPES.values()} | ROUTER_TYPES
     blank = table.blank("router_type")
     if "router_type" in table.constants and blank:
-        router = known.get(table.constants["router_type"].casefold(), table.constants["router_type"])
+        router = table.constants["router_type"]
+        router = spellings([router]).get(router, router)
         one_expert = set(np.flatnonzero(table.number("num_experts") == 1))
         table.fill("router_type", {i: router for i in blank if i not in one_expert}, f"{router}, by --set")
         table.fill("router_type", {i: DENSE for i in blank if i in one_expert}, f"{DENSE}, since num_experts is 1")
     elif len(blank) == table.rows and (table.number("num_experts") == 1).all():
         table.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
-    column, spelled = table.column("router_type"), {}
-    for i, cell in enumerate(column):
-        column[i] = known.get(cell.strip().casefold(), cell.strip())
-        if column[i] != cell.strip():
-            spelled[cell.strip()] = column[i]
+    column = [cell.strip() for cell in table.column("router_type")]
+    spelled = spellings(dict.fromkeys(column))
+    table.cells["router_type"] = [spelled.get(cell, cell) for cell in column]
     if spelled:
         table.remarks.append("router_type: " + ", ".join(f"{old} becomes {new}" for old, new in spelled.items()))
 
@@ -143,10 +141,9 @@ def _steps(table: Cells) -> None:
         table.fill("step", dict.fromkeys(blank, "1"), "1, since every run has one row")
     else:
         row = blank[0] + 1
-        other = next((name for name in table.dropped if re.search("step|epoch|iter", name, re.IGNORECASE)), "NAME")
         raise InputError(
             f"{table.runs}: row {row}, column step: is blank; needed: step, or tokens, in every row, as by --columns"
-            f" step={other}"
+            f" step={step_like(table.dropped)}"
         )
 
 
@@ -182,13 +179,13 @@ def _fill_counts(table: Cells) -> None:
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
     _fill_sizes_of_dense(table, numbers)
-    sizes, filled = table.number("dense_parameter_count").tolist(), []
+    sizes = table.number("dense_parameter_count").tolist()
     for name in COUNTED:
         blank = table.blank(name)
         counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
-        table.fill(name, values, "counted from the shape of the model")
-        filled += values
+        how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
+        table.fill(name, values, how)
         # `read_table` reports a missing N; a table without shapes cannot be counted
         told = name == "dense_parameter_count" or "d_model" not in table.cells
         if len(values) < len(blank) and not told:
@@ -198,9 +195,8 @@ def _fill_counts(table: Cells) -> None:
             table.remarks.append(
                 f"{name}: cannot be counted from the shape{missing}, so it is blank; {causes} (row {row + 1})"
             )
-
     if narrow == [None, None]:
-        _tell_of_narrow(table, sorted({i for i in filled if numbers["granularity"][i] not in (None, 1)}), numbers)
+        _tell_of_narrow(table, numbers)
 
 
 def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:
@@ -220,14 +216,18 @@ def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:
     table.fill("dense_parameter_count", blank, "total_parameter_count of the dense model of this shape")
 
 
-def _tell_of_narrow(table: Cells, rows: list[int], numbers: dict[str, list]) -> None:
-    routed = [i for i in rows if table.cells["router_type"][i] != DENSE and numbers["num_experts"][i]]
+def _tell_of_narrow(table: Cells, numbers: dict[str, list]) -> None:
+    routed = [
+        i
+        for i, G in enumerate(numbers["granularity"])
+        if G not in (None, 1) and table.cells["router_type"][i] != DENSE and numbers["num_experts"][i]
+    ]
     if routed:
         row, G = routed[0], numbers["granularity"][routed[0]]
         experts, k = G * numbers["num_experts"][row], G * (numbers["k"][row] or 1)
         table.remarks.append(
-            f"granularity: num_experts and k count experts of the dense width, so a block of row {row + 1} is counted "
-            f"with {experts:g} experts of 1/{G:g} of the width, and {k:g} for each token; if your columns count narrow "
+            f"granularity: num_experts and k count experts of the dense width, so a block of row {row + 1} has "
+            f"{experts:g} experts of 1/{G:g} of the width, and {k:g} for each token; if your columns count narrow "
             "experts, use --columns narrow_experts=YOURS narrow_k=YOURS"
         )
 

@@ -24,8 +24,8 @@ _UNIT = re.compile(
     re.IGNORECASE,
 )
 
-_LOSS_UNIT = r"(?<![a-z])(bits?|bpt|ppl|perplexity)(?![a-z])"
-_OTHER_LOSS = r"bpb|bpc|per[ _/-]?(byte|char)|(per[ _/-]?|(?<![a-z]))word|byte[ _/-]?(ppl|perplexity)"
+_LOSS_UNIT = r"(?<![a-z])(bits?|bpt|ppl|perplexity|(log|base)[ _-]?2(?!\d))(?![a-z])"
+_OTHER_LOSS = r"bpb|bpc|(?<![a-z])(per)?(byte|char(acter)?|word)s?(?![a-z])"
 
 _ACCURACY = r"(?<![a-z])acc(uracy)?(?![a-z])"
 

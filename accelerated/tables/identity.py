@@ -4,6 +4,7 @@ Columns with an id, the start time or the end state of runs show a name that sev
 hyper_id has whole numbers, nothing is checked. Without names, all rows are one run. These rules are our choice.
 """
 
+import re
 from collections.abc import Iterable
 from itertools import groupby, pairwise
 
@@ -88,18 +89,19 @@ def check_distinct(path, cells: dict[str, list[str]], called: str | None, column
 
 
 def check_single(source: Source, columns: dict[str, str]) -> None:
-    """Raise `InputError` if a name is in several rows of a table in which most runs have one row."""
+    """Raise `InputError` if a name is in several rows of a table without steps, or in which most runs have one row."""
     called, rows = name_of_runs(source.cells, columns), {}
     if source.is_log or called is None or not to_numbers(source.cells[called])[1].any():
         return
     for at, name in zip(source.at, source.cells[called], strict=True):
         rows.setdefault(name.strip(), []).append(at)
     repeated = [name for name, of_name in rows.items() if len(of_name) > 1]
-    if repeated and len(rows) > 2 * len(repeated):
+    steps, why = steps_of(source.cells, columns), "although most runs have one row"
+    if repeated and (not steps or len(rows) > 2 * len(repeated)):
+        if not steps:
+            why = f"but no column has the step or the tokens of every row (--columns step={step_like(source.cells)})"
         stands = f"{source.name}: {_shown(repeated[0])} is in {in_short(rows[repeated[0]])}"
-        raise InputError(
-            f"{stands}, although most runs have one row; give each run its own name, or number the runs; {BY_ROW}"
-        )
+        raise InputError(f"{stands}, {why}; give each run its own name, or number the runs; {BY_ROW}")
 
 
 def _shown(name: str) -> str:
@@ -109,6 +111,11 @@ def _shown(name: str) -> str:
 def name_of_runs(cells: dict[str, list[str]], columns: dict[str, str]) -> str | None:
     """Return the column with the names of the runs; None if there is none."""
     return next((name for name in (columns.get("hyper_id"), "hyper_id", name_column(cells)) if name in cells), None)
+
+
+def step_like(names: Iterable[str]) -> str:
+    """Return the first name that may be that of a step; NAME if there is none."""
+    return next((name for name in names if re.search("step|epoch|iter", name, re.IGNORECASE)), "NAME")
 
 
 def steps_of(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float]:
@@ -123,7 +130,8 @@ def steps_of(cells: dict[str, list[str]], columns: dict[str, str]) -> list[float
 def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) -> Source:
     """Return a source with one row for each run and step, without the rows that a restart replaced.
 
-    The rows of a run are in logging order. In each column, the last value of a step counts.
+    The rows of a run are in logging order. In each column, the last value of a step counts. Without steps, only rows
+    that equal an earlier row are dropped.
 
     Args:
         losses: columns of losses.
@@ -135,7 +143,12 @@ def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) ->
     if not source.is_log:
         check_distinct(source.name, source.cells, called, columns)
     if not steps:
-        return source
+        equal: dict[tuple, list[int]] = {}
+        for i, row in enumerate(zip(*source.cells.values(), strict=True)):
+            equal.setdefault(row, []).append(i)
+        again = in_short(source.at[i] for rows in equal.values() for i in rows[1:])
+        remarks = [f"left out, because each equals an earlier row in every cell: {again}"] if again else []
+        return source.of_rows([rows[0] for rows in equal.values()], *remarks)
     names, rows = [cell.strip() for cell in source.cells.get(called, [""] * len(steps))], {}
     for i, name in enumerate(names):
         rows.setdefault(name or _UNNAMED, []).append(i)
@@ -202,10 +215,13 @@ def _one_row_a_step(source: Source, columns: dict, name: str, rows: list[int], s
             continue
         if column := next((column for column in losses if len(set(values[column])) > 1), None):
             if step == min(groups) and not source.is_log:
+                both = " and ".join(dict.fromkeys(values[column]))
+                differ = in_short(each for each in values if each != column and len(set(values[each])) > 1)
+                where = f", in rows that differ in {differ}" if differ else ""
                 raise InputError(
-                    f"{source.name}: {_shown(name)} has {' and '.join(dict.fromkeys(values[column]))} in column "
-                    f"{column} at its first step {step:.0f} ({source.at[own[0]]}), so two runs share this name; give "
-                    "each its own name, as by --columns hyper_id=NAME"
+                    f"{source.name}: {_shown(name)} has {both} in column {column} at its first step {step:.0f} "
+                    f"({source.at[own[0]]}){where}; if two runs share this name, give each its own name, as by "
+                    "--columns hyper_id=NAME; else keep one row for each step"
                 )
             again.append(f"{step:.0f}")
         for column, cells in values.items():

@@ -55,7 +55,7 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
                 f"{path}: its rows are by {piece.axis}, but the rows of {paths[0]} are by {whole.axis}; export all "
                 "files with the same x-axis"
             )
-        whole.remarks.extend(piece.remarks)
+        whole.remarks.extend(remark for remark in piece.remarks if remark not in whole.remarks)
         for run, settings in piece.settings.items():
             whole.settings.setdefault(run, {}).update(settings)
         for key, metrics in piece.rows.items():

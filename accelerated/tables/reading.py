@@ -189,10 +189,11 @@ def _names(path: Path, header: str) -> list[str]:
 
 
 def _csv_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, str]]]:
-    width = len(text.names)
+    width, widths = len(text.names), set()
     try:
         rows = (cells for cells in csv.reader(io.StringIO(text.rows), strict=True) if cells)
         for row, cells in enumerate(rows, 1):
+            widths.add(len(cells))
             if len(cells) != width:
                 problems.add(row, None, plural(len(cells), "cell"), f"{width}, as in the header")
             elif [printable(cell.strip()) for cell in cells] == text.names:
@@ -201,6 +202,12 @@ def _csv_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, s
                 yield row, dict(zip(text.names, cells, strict=True))
     except csv.Error as error:
         raise InputError(f"{text.path}: is not a CSV table ({error})") from None
+    if widths and width not in widths:
+        header, each = shorten(",".join(text.names)), " or ".join(map(str, sorted(widths)))
+        needed = "needed: a header with a name for each cell, in the first line"
+        raise InputError(
+            f"{text.path}: {plural(width, 'name')} in the header {header}, but rows of {each} cells; {needed}"
+        )
 
 
 def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, str]]]:

@@ -273,6 +273,11 @@ def to_numbers(cells: list[str], units: dict[str, float] | None = None) -> tuple
     return values, wrong
 
 
+def or_diverged(name: str) -> str:
+    """Return how a loss says that its run diverged, for messages; "" for other columns."""
+    return ", or NaN if the run diverged" if name.startswith("loss_") else ""
+
+
 def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
     """Return the masks of numbers out of range: [(mask [n], the range)]; each cell is in at most one mask.
 
@@ -284,7 +289,7 @@ def outside(name: str, values: np.ndarray) -> list[tuple[np.ndarray, str]]:
     if name in NEEDED_COLUMNS:
         checks.append((np.isnan(values), "a value (it is blank)"))
     if not allowed.infinite:
-        checks.append((np.isinf(values), "a finite number"))
+        checks.append((np.isinf(values), f"a finite number{or_diverged(name)}"))
     if allowed.whole:
         with np.errstate(invalid="ignore"):
             checks.append((values % 1 > 0, "a whole number"))
@@ -358,13 +363,25 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
         _name(frame, name, mask, needed, rows, problems)
 
 
+def spellings(names) -> dict[str, str]:
+    """Return {name of a router: its spelling in a table} of the names that are spelled in another way.
+
+    Names that differ only in capitals, spaces, hyphens and underscores are one router. The spelling of a router that is
+    not in ROUTER_TYPES is the first one.
+    """
+    known = {_bare(router): router for router in ROUTER_TYPES.values()}
+    known |= {_bare(name): router for name, router in ROUTER_TYPES.items()}
+    return {name: router for name in names if (router := known.setdefault(_bare(name), name)) != name}
+
+
+def _bare(name: str) -> str:
+    return re.sub("[ _-]", "", name.casefold())
+
+
 def _check_names(frame, rows: np.ndarray, problems: Problems) -> None:
     kind = frame["router_type"]
-    known = {name.casefold(): name for name in ROUTER_TYPES.values()}
-    for spelled in kind.unique():
-        meant = known.get(spelled.casefold(), spelled)
-        if spelled != meant:
-            _name(frame, "router_type", (kind == spelled).to_numpy(), f"{meant}, in this spelling", rows, problems)
+    for spelled, router in spellings(kind.unique()).items():
+        _name(frame, "router_type", (kind == spelled).to_numpy(), f"{router}, in this spelling", rows, problems)
     if "objective" in frame:
         unknown = ~frame["objective"].isin((*OBJECTIVES, *BLANK)).to_numpy()
         _name(frame, "objective", unknown, f"{' or '.join(OBJECTIVES)}, or nothing", rows, problems)

@@ -133,7 +133,7 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
                 f"{source.name}: column {columns.get(name, name)} has a value only in rows without a loss "
                 f"({source.at[there[0]]}); state it for all runs, as by --set {name}={texts[there[0]]}, or use --config"
             )
-    if gone := set(names) - {names[i] for i in rows}:
+    if gone := set(names) - {names[i] for i in rows} - {""}:
         remark += f"; no row is left of {in_short(sorted(gone))}"
     return source.of_rows(rows, remark)
 

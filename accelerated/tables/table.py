@@ -29,6 +29,7 @@ from .schema import (
     Problems,
     bounds_of,
     check_runs,
+    or_diverged,
     outside,
     to_numbers,
     with_numbers,
@@ -187,7 +188,7 @@ def _careful_part(cells: ParsedRows, problems: Problems) -> _Part:
         if bounds_of(name):
             columns[name], wrong = to_numbers(texts, UNITS_OF.get(name))
             checks = [(mask & ~wrong, needed) for mask, needed in outside(name, columns[name])]
-            checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}"))
+            checks.append((wrong, f"a number{', such as 370000000 or 370M' * (name in UNITS_OF)}{or_diverged(name)}"))
         elif name == "router_type":
             columns[name] = np.array([printable(text.strip()) for text in texts], dtype=object)
             long = np.array([len(text) > LONGEST_NAME for text in columns[name]], dtype=bool)

@@ -110,7 +110,7 @@ def test_perplexity_of_one_or_less_is_no_loss(save, tmp_path):
     first, *others = str(caught.value).splitlines()
     assert first == f"{tmp_path / 'runs.csv'}: 2 problems; nothing was read"
     assert others[0] == "  row 5, column loss_validation: '0.0'; needed: a loss above 1e-12"
-    assert others[1] == "  row 10, column loss_validation: 'nan?'; needed: a number"
+    assert others[1] == "  row 10, column loss_validation: 'nan?'; needed: a number, or NaN if the run diverged"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.csv"]
 
 
@@ -132,8 +132,14 @@ def test_steps_come_from_tokens(converted, save, tmp_path):
     assert frame["step"].tolist() == [8, 16] * 18 and "step: tokens / (batch_size * sequence_length)" in remarks
     frame, remarks = converted(rows[::2], mapped("step"), {"router_type": "Hash"})
     assert set(frame["step"]) == {1} and "step: 1, since every run has one row" in remarks
-    with pytest.raises(InputError, match="row 1, column step: is blank; needed: step, or tokens, in every row"):
-        convert_runs(save(rows), tmp_path / "t.csv", mapped("step"), {"router_type": "Hash"})
+    for more, name in (({}, "NAME"), ({"epoch": 1}, "epoch")):
+        several = r"run 'E1-1e\+07' is in row 1, row 2, but no column has the step or the tokens of every row"
+        with pytest.raises(InputError, match=f"{several} \\(--columns step={name}\\); give each run its own name"):
+            columns = mapped("step")
+            convert_runs(save([row | more for row in rows]), tmp_path / "t.csv", columns, {"router_type": "Hash"})
+    once = rows[::2]
+    again, remarks = converted([*once, once[4]], mapped("step"), {"router_type": "Hash"})
+    assert "left out, because each equals an earlier row in every cell: row 19" in remarks and again.equals(frame)
 
 
 def shaped(**more) -> list[dict]:
@@ -160,7 +166,8 @@ def test_counts_come_from_the_shape(converted):
         assert row["total_parameter_count"] == counted.total_parameters
         assert row["flops_per_step"] == counted.flops_per_token * 256 * 2048
     for name in ("dense_parameter_count", "total_parameter_count", "flops_per_step"):
-        assert f"{name}: counted from the shape of the model" in remarks
+        how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
+        assert f"{name}: {how}" in remarks
 
 
 def test_what_is_not_known_is_left_blank_and_said(converted):
@@ -183,6 +190,14 @@ def test_a_router_that_is_not_counted_is_the_cause(converted):
     assert not any("if it means dense" in remark for remark in remarks), "only one of its rows has one expert"
     (said,) = [remark for remark in remarks if remark.startswith("total_parameter_count")]
     assert "parameters of router_type 'mine' cannot be counted; supported: Dense, " in said
+
+
+def test_spellings_of_one_router_are_one_router(converted):
+    names = ["topk", "Top K", "top_k", "Switch", "switch", "SWITCH", "sbase", "sinkhorn", "Base", "top-1"]
+    row = {"num_experts": 8, "k": 1, "step": 1, "dense_parameter_count": 1e7, "loss_c4": 3.0}
+    frame, remarks = converted([row | {"name": f"r{i}", "router_type": name} for i, name in enumerate(names)], {})
+    assert frame["router_type"].tolist() == ["Top-K"] * 3 + ["Switch"] * 3 + ["S-Base"] * 2 + ["Base", "top-1"]
+    assert any("switch becomes Switch, SWITCH becomes Switch, sbase becomes S-Base" in remark for remark in remarks)
 
 
 def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path):
@@ -223,6 +238,10 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
 def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
     for text in ("", "0"):
         rows = [row | {"E": text if row["E"] == 1 else str(row["E"])} for row in make_runs()]
+        if text:
+            none = [row | {"k": int(row["E"] > 1)} for row in make_runs()]
+            with pytest.raises(InputError, match="\n  if these runs are dense, add --map k:0=1$"):
+                convert_runs(save(none), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
         with pytest.raises(InputError, match=f"\n  if these runs are dense, add --map num_experts:{text}=1$"):
             convert_runs(save(rows), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
 
@@ -302,7 +321,7 @@ def test_narrow_experts_become_experts_of_the_dense_width(converted, save, tmp_p
     assert not any(remark.startswith("granularity") for remark in remarks)
     frame, remarks = converted(narrow(), {"hyper_id": "name", "num_experts": "E", "k": "K"})
     [said] = [remark for remark in remarks if remark.startswith("granularity")]
-    assert "with 256 experts of 1/2 of the width, and 16 for each token" in said and "narrow_experts=YOURS" in said
+    assert "has 256 experts of 1/2 of the width, and 16 for each token" in said and "narrow_experts=YOURS" in said
     frame, _ = converted(without(narrow()[::2], "granularity"), NARROW, {"granularity": "2"})  # also in the dense row
     assert frame[["num_experts", "k"]].to_numpy().tolist() == [[64, 4], [1, 1]]
     frame, _ = converted([row | {"K": 3 * row["granularity"] // 2} for row in narrow()[:1]], NARROW)
@@ -347,7 +366,8 @@ def test_stated_embeddings_are_in_each_count(converted):
 @pytest.mark.parametrize(
     ("called", "refused", "other"),
     [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False),
-     ("val_acc", True, False), ("accumulated", False, False)],
+     ("val_acc", True, False), ("accumulated", False, False), ("loss/byte", True, True), ("log2 loss", True, False),
+     ("loss_base_20", False, False), ("nll per chars", True, True), ("wordy", False, False)],
 )  # fmt: skip
 def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
     converted, save, tmp_path, called, refused, other

@@ -204,8 +204,10 @@ def test_metrics_from_tensorboard(here):
     assert frame["loss_validation"].tolist() == [3.5, 3.25, 3.0] and frame["num_experts"].tolist() == [1, 1, 8]
     exports = "run-dense-256-tag-val.csv, run-moe8-256-tag-val.csv, run-moe8-256-tag-lr.csv"
     assert f"sizes.csv: these runs are not in {exports}: " in "\n".join(remarks)
-    frame, _ = converted([scalars("dense-512.csv"), scalars("moe8-256.csv")], {"loss_validation": "Value"})
+    frame, remarks = converted([scalars("dense-512.csv"), scalars("moe8-256.csv")], {"loss_validation": "Value"})
     assert frame["num_experts"].tolist() == [1, 1, 8, 8]
+    [named] = [remark for remark in remarks if "a run with the name of the file" in remark]  # once for all files
+    assert "if files are metrics of one run, name them run-RUN-tag-METRIC.csv" in named
 
 
 @settings(max_examples=20, deadline=None)
@@ -492,7 +494,12 @@ REFUSED_NAMES = {
     ),
     "another loss": (
         [TWO[0], ("moe8", 8, 256, 2000, 3.2), TWO[2]], ("Name", *SHAPE),
-        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at its first step 2000 (row 1), so two runs",
+        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at its first step 2000 (row 1); if two runs",
+    ),
+    "losses of two texts": (
+        [(run, text, e, 256, 2000, loss) for run, e in (("a", 8), ("b", 1)) for text, loss in (("c4", 3), ("pile", 2))],
+        ("Name", "dataset", *SHAPE),
+        "runs.csv: run 'a' has 3 and 2 in column val/loss at its first step 2000 (row 1), in rows that differ in d",
     ),
     "most runs have one row": (
         [*[(name, 8, 256, 2000, 3.5) for name in "abc"], ("c", 8, 256, 2100, 3.4)], ("Name", *SHAPE),

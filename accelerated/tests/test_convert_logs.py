@@ -77,7 +77,7 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, the later loss counts" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     message = refused(save("seeds.jsonl", *every), columns)
-    assert "a run without a name has 3.3 and 3.2 in column eval_loss at its first step 20 (row 1), so two" in message
+    assert "a run without a name has 3.3 and 3.2 in column eval_loss at its first step 20 (row 1); if two" in message
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
     split += [{"step": 20, "loss": 3.4, "split": "val"}]
     assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == (
@@ -401,8 +401,25 @@ def test_a_long_table_becomes_one_with_a_column_for_each_metric():
         "long.csv: --columns loss_validation=value names no metric: each key is a column now, with the cells of value;"
         " name one of val, train"
     )
+    once = save("once.csv", ("run", "metric", "value"), ("a", "val", 3.5), ("a", "lr", 0.1), ("b", "val", 3.25))
+    assert converted(once, {"hyper_id": "run", "loss_validation": "val"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+    twice = save("twice.csv", ("run", "metric", "value"), ("a", "val", 3.5), ("a", "val", 3.25))
+    assert refused(twice, {"hyper_id": "run", "loss_validation": "val"}) == (
+        "twice.csv: no column has the step of each metric; name one with --columns step=NAME"
+    )
     wide = save("wide.csv", ("key", "step", "value"), ("a", 1, 3.5), ("b", 1, 3.25))
     assert converted(wide, {"hyper_id": "key", "loss_validation": "value"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
+
+
+@pytest.mark.parametrize("first", ["train", "val"])
+def test_two_losses_of_one_metric_and_step_in_a_long_table(first):
+    parts, columns = ["train", "val"] if first == "train" else ["val", "train"], {"loss_validation": "loss"}
+    rows = [(part, "loss", step, 3.5 if part == "train" else 3.75) for step in (100, 200) for part in parts]
+    aim = save("aim.csv", ("metric.context.subset", "metric.name", "step", "value"), *rows)
+    assert "in rows that differ in metric.context.subset; keep the rows of one of them" in refused(aim, columns)
+    times = [("2026-01-02 03:04:05", "loss", 100, 3.5), ("2026-01-02 03:05:06", "loss", 100, 3.75)]
+    found, remarks = converted(save("times.csv", ("time", "key", "step", "value"), *times), columns)
+    assert found == [("times", 100, 3.75)] and "times.csv: at step 100, the later loss counts" in remarks
 
 
 def test_json_documents_are_read_or_named():

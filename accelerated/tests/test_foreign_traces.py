@@ -313,7 +313,13 @@ def test_the_command_names_problems_and_shows_loads(design, tmp_path, capsys):
     np.save(tmp_path / "array.npy", case.of.expert.swapaxes(0, 1))
     text = said(capsys, "--trace", tmp_path / "array.npy")
     assert "No problem found." in text and "busiest expert" in text and "bits" not in text
+    np.save(tmp_path / "exchanged.npy", case.of.expert)
+    exchanged = f"axes: tokens and layers are exchanged: it has {len(ids)} layers of 4 tokens."
+    assert exchanged in said(capsys, "--trace", tmp_path / "exchanged.npy", "--model", tmp_path)
+    two = tmp_path / "two.json"
+    two.write_text(json.dumps([response, {"choices": [response | {"prompt": {"routed_experts": None}}]}]))
     for words, line in (
+        (["--trace", two], "two.json: has 2 answers with routed_experts; save each answer in a file of its own"),
         (["--trace", path, "--text", path], "it cannot be used with --trace"),
         ([tmp_path, "--trace", path], "name the folder of a run, or --trace FILE"),
         ([tmp_path, "--model", tmp_path], "name the folder of a run, or --trace FILE"),

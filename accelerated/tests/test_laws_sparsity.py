@@ -5,11 +5,33 @@ from routelaws.accelerated import laws as fast
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.reference.laws import sparsity as reference
+from routelaws.reference.laws.catalogue import LAWS
+from routelaws.reference.laws.robust_intervals import METHODS, row_errors
 
 STUDENT_50 = 2.008559112100761
 """Two-sided 95 % quantile of Student's t with 50 degrees of freedom."""
 
 GRID = [v.ravel() for v in np.meshgrid([1e8, 5e8, 2e9, 1e10], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.9, 0.95])]
+
+AXES = [1e8, 4e8, 1.6e9, 6.4e9], [1e9, 1e10, 1e11], [0.0, 0.5, 0.75, 0.875, 0.96875]
+PLANTED = {
+    "published": reference.PUBLISHED,
+    "both terms fall with S": reference.SparsityCoefficients(
+        16612.0, 0.5962, 5456.0, 0.3954, 0.4598, -0.0385, 17.26, -0.1666, 0.1603, 0.94
+    ),
+    "a weak third term": reference.SparsityCoefficients(500.0, 0.35, 1500.0, 0.35, 0.2, -0.5, 5.0, 0.05, 0.12, 1.4),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_fit_is_as_good_as_the_planted_law_and_has_intervals_with_dense_runs(planted):
+    columns = size, tokens, idle = [v.ravel() for v in np.meshgrid(*AXES, indexing="ij")]
+    law = reference.predict_loss(size, tokens, idle, PLANTED[planted])
+    loss = law * np.exp(np.random.default_rng(0).normal(0, 1e-3, size.size))
+    fit = fast.sparsity.fit_sparsity(size, tokens, idle, loss, None)
+    assert fit.rmsle < np.sqrt(np.mean(np.log10(law / loss) ** 2))
+    with np.errstate(divide="raise"):  # the sparsity of dense runs has no logarithm
+        assert row_errors(LAWS["sparsity"], fit, columns, loss, size).method in METHODS
 
 
 @pytest.mark.slow

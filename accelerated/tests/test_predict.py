@@ -11,9 +11,10 @@ from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import downstream, plan, predict, reproduce
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
-from routelaws.accelerated.results.prediction import inside_hull, prediction_blocks
+from routelaws.accelerated.results.prediction import inside_hull, predict_published, prediction_blocks
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables import released
+from routelaws.reference.laws.catalogue import LAWS
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import frame_of, write
@@ -65,6 +66,8 @@ def test_the_hull():
     line = (np.array([1.0, 10, 100]), np.array([1.0, 10, 100]))
     assert inside_hull(line, (20.0, 20.0)) and not inside_hull(line, (20.0, 21.0))
     assert inside_hull((np.array([1.0, 5.0]),), (2.0,)) and not inside_hull((np.array([1.0, 5.0]),), (6.0,))
+    dense_too = (*square, np.array([0.0, 0.0, 0.9, 0.9]))  # a sparsity of 0 has no logarithm
+    assert inside_hull(dense_too, (3.0, 1.0, 0.0)) and not inside_hull(dense_too, (3.0, 10.0, 0.0))
 
 
 def test_what_cannot_be_predicted_is_named(tmp_path):
@@ -81,11 +84,17 @@ def test_what_cannot_be_predicted_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_a_dense_model_has_a_sparsity_of_0():
+    dense = predict_published(LAWS["sparsity"], "abnar", {"total_parameters": 1e9, "tokens": 2e10, "sparsity": 0.0})
+    assert round(dense.value, 4) == 2.5657  # as in reference/tests/test_laws_sparsity.py
+
+
 WRONG_FLAGS = {
     "predict --n 1e8 --experts 4 --level 3": "--level 3 is out of range; use a number between 0 and 1",
     "predict --n 1e8": "--experts is missing: the law routed-bounded needs E, experts",
     "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded has no option floor; its options: none",
     "predict --law direct": "--at flops= is missing: the law direct needs flops",
+    "predict --law direct --at flops=0": "--at flops=0 is out of range; use a finite number above 0",
     "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss, but ",
     "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
     "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",

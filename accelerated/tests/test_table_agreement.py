@@ -71,6 +71,21 @@ def test_nothing_is_said_of_what_agrees(tmp_path, columns):
     assert remarks(runs(**columns), tmp_path) == []
 
 
+def test_an_n_that_counts_all_experts_is_remarked_on(tmp_path):
+    experts = np.repeat([1, 8, 64], 2)
+    frame = pandas.concat([runs(), runs()], ignore_index=True).iloc[:6]
+    frame = frame.assign(hyper_id=range(6), num_experts=experts, router_type=np.where(experts > 1, "Mine", "Dense"))
+    frame = frame.assign(k=1, dense_parameter_count=np.tile([2e7, 8e7], 3)).drop(columns="total_parameter_count")
+    assert remarks(frame, tmp_path) == []
+    active = frame["dense_parameter_count"] * (1 + experts / 100)  # with the weights of the router
+    assert remarks(frame.assign(dense_parameter_count=active), tmp_path) == []
+    total = frame["dense_parameter_count"] * (0.4 + 0.6 * experts)
+    assert remarks(frame.assign(dense_parameter_count=total), tmp_path) == [
+        "dense_parameter_count: grows with num_experts (smallest N: 20,000,000 for E = 1, 104,000,000 for E = 8, "
+        "776,000,000 for E = 64); N counts one expert, and total_parameter_count all experts"
+    ]
+
+
 def test_nothing_is_said_of_runs_of_our_own(tmp_path):
     frame = shaped()
     assert remarks(frame, tmp_path) == []

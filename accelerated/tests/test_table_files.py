@@ -51,6 +51,13 @@ def test_blank_lines_have_no_number(tmp_path):
         read(tmp_path / "t.csv")
 
 
+def test_a_line_before_the_header_is_one_error(tmp_path):
+    (tmp_path / "t.csv").write_text("# of 2026-01-02\nx,y\n1,2\n3,4\n", encoding="utf-8")
+    said = "1 name in the header '# of 2026-01-02', but rows of 2 cells; needed: a header with a name for each cell"
+    with pytest.raises(InputError, match=said):
+        read(tmp_path / "t.csv")
+
+
 @pytest.mark.parametrize(("rows", "reason"), [(5, "unexpected end of data"), (50_000, "field larger than field limit")])
 def test_a_quote_that_is_never_closed_is_named(tmp_path, rows, reason):
     (tmp_path / "t.csv").write_text('x,y\n"1,2\n' + "3,4\n" * rows, encoding="utf-8")

@@ -161,7 +161,8 @@ def test_more_problems_than_are_shown(folder):
     lines = str(caught.value).split("\n")
     assert lines[0] == f"{path}: 26 problems; nothing was read" and len(lines) == 22
     assert lines[1] == "  row 3, column k: '0'; needed: 1 or more"
-    assert lines[20] == "  row 24, column loss_c4: 'diverged'; needed: a number" and lines[21] == "  ... and 6 more"
+    assert lines[20] == "  row 24, column loss_c4: 'diverged'; needed: a number, or NaN if the run diverged"
+    assert lines[21] == "  ... and 6 more"
 
 
 def test_rows_with_other_numbers_of_cells_and_headers_within(folder):
@@ -172,7 +173,7 @@ def test_rows_with_other_numbers_of_cells_and_headers_within(folder):
         "row 4: 12 cells; needed: 13, as in the header",
         "row 8: 14 cells; needed: 13, as in the header",
         "row 10: the header once more; needed: a row of values",
-        "row 12, column loss_c4: 'x'; needed: a number",
+        "row 12, column loss_c4: 'x'; needed: a number, or NaN if the run diverged",
     ]
 
 
@@ -223,6 +224,7 @@ def changed(row: int, **cells):
         (0, {"num_experts": "4"}, "'4'; needed: 1, since router_type is Dense"),
         (0, {"router_type": "dense"}, "'dense'; needed: Dense, in this spelling"),
         (4, {"router_type": "s-base"}, "'s-base'; needed: S-Base, in this spelling"),
+        (4, {"router_type": "sinkhorn"}, "'sinkhorn'; needed: S-Base, in this spelling"),
         (4, {"k": "5"}, "'5'; needed: at most num_experts"),
         (4, {"k": "1.5"}, "'1.5'; needed: a whole number, or a multiple of 1/granularity"),
         (4, {"routing_frequency": "0"}, "'0'; needed: above 0, since the run is routed"),

@@ -316,7 +316,7 @@ def _rows(columns: dict, accuracy: np.ndarray, guess_rate: float, least_gain: fl
         raise InputError(
             f"{used.sum()} of {used.size} rows have an accuracy above {guess_rate + gain:g} (guess rate plus "
             f"least_gain) and below 1; the law has {unknowns} coefficients and needs at least {unknowns + 1} rows; add "
-            "rows, or lower least_gain"
+            "rows, or check the guess rate"
         )
     target = np.log(-np.log(normalise(accuracy[used], guess_rate)))
     return [np.log(column[used]) for column in checked.values()], target, used

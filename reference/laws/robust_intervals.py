@@ -123,7 +123,8 @@ def row_errors(law, fit, columns: Sequence[np.ndarray], measured: np.ndarray, si
     mixture = _mixture(J / scale, residual, member.ravel())
     share = math.nan if mixture is None else float(mixture[2] @ _SHARES)
     errors = Errors("profile", "", share, root, residual, leverage, member.ravel(), mixture)
-    method, reason = _chosen(errors, [np.log(column) for column in columns])
+    logs = [np.log(column) if column.min() > 0 else column for column in columns]  # dense runs have a sparsity of 0
+    method, reason = _chosen(errors, logs)
     return errors._replace(method=method, reason=reason)
 
 
@@ -264,7 +265,7 @@ def _in_limit(law, fit) -> bool:
 
 
 def _chosen(errors: Errors, logs: Sequence[np.ndarray]) -> tuple[str, str]:
-    """Return the method of the rule, and its reason. `logs` are the logarithms of the columns, [n] each."""
+    """Return the method of the rule, and its reason. `logs` are the columns or their logarithms, [n] each."""
     rows, unknowns = errors.residual.size, np.linalg.matrix_rank(errors.root)
     sizes = int(errors.member.max()) + 1
     if rows >= _ROWS and not errors.share >= _CLEAR:

@@ -7,6 +7,7 @@ from ...errors import InputError
 from ...wording import in_short
 from ..identity import check_distinct, last_branch, name_of_runs
 from ..log import STEP, STEPS, Log, checked_numbers, restart_remarks, whole_text
+from ..schema import shorten, to_numbers
 
 _METRIC, _VALUE = r"(metric|key|tag)([ _.]?name)?", r"(metric[ _.]?)?value"
 """Names of the two columns of a long table."""
@@ -32,10 +33,12 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
     axis = next(
         (name for name in (columns.get("step"), *STEPS, columns.get("tokens"), "tokens") if name in cells), None
     )
-    if axis is None:
-        raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
     called = name_of_runs(cells, columns)
     runs = [run.strip() for run in cells.get(called, [path.name.partition(".")[0]] * len(names))]
+    if axis is None and len({*zip(runs, names, strict=True)}) == len(names):
+        axis, cells = STEP, cells | {STEP: ["1"] * len(names)}  # one value of each metric
+    if axis is None:
+        raise InputError(f"{path}: no column has the step of each {metric}; name one with --columns step=NAME")
     check_distinct(path, cells, called, columns)
     steps = checked_numbers(path, {axis: cells[axis]}, axis)[axis].tolist()
     curves, kept, restarts, rows = {}, [], {}, {}
@@ -44,9 +47,29 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
     for (run, _), own in curves.items():
         own, restarted = last_branch(path, run, own, steps)
         kept, restarts = kept + own, restarts | restarted
+    losses, at, again = {column for name, column in columns.items() if name.startswith("loss_")}, {}, {}
     for i in sorted(kept):
-        row = rows.setdefault((runs[i], whole_text(steps[i])), {})
+        key = runs[i], whole_text(steps[i])
+        j = at.get((key, names[i]), i)
+        if names[i] in losses and cells[value][j] != cells[value][i]:
+            both = f"{cells[value][j]} and {cells[value][i]} (rows {j + 1} and {i + 1})"
+            if differ := [name for name, texts in cells.items() if texts[j] != texts[i] and _is_kind(texts[i])]:
+                raise InputError(
+                    f"{path}: {names[i]} of run {shorten(key[0])} at step {key[1]} is {both}, in rows that differ in "
+                    f"{in_short(differ)}; keep the rows of one of them"
+                )
+            again[key[1]] = None
+        at[key, names[i]] = i
+        row = rows.setdefault(key, {})
         row |= {name: texts[i] for name, texts in cells.items() if name not in (metric, value)}
         row[names[i]] = cells[value][i]
-    remark = f"{path}: each {metric} is a column now, with the cells of {value}"
-    return Log(STEP, rows, {}, [remark, *restart_remarks(path, restarts)])
+    remarks = [f"{path}: each {metric} is a column now, with the cells of {value}", *restart_remarks(path, restarts)]
+    if again:
+        counts = f"at step {in_short(again)}, the later loss counts"
+        remarks.append(f"{path}: {counts}; if these are two runs, give each its own name")
+    return Log(STEP, rows, {}, remarks)
+
+
+def _is_kind(cell: str) -> bool:
+    """Return whether a cell may name a kind of loss, such as train or c4: it is no number, date or time."""
+    return bool(to_numbers([cell])[1][0]) and len(re.findall(r"\d", cell)) < 6

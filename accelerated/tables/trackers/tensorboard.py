@@ -10,6 +10,11 @@ SCALARS = ["Wall time", "Step", "Value"]
 
 _FILE = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv(\.gz)?")
 
+_UNNAMED = (
+    "each file with the columns Wall time, Step and Value is a run with the name of the file; if files are metrics of "
+    "one run, name them run-RUN-tag-METRIC.csv"
+)
+
 
 def read_scalars(path: Path, cells: dict[str, list[str]]) -> Log:
     """Return a metric of a run, downloaded from TensorBoard.
@@ -23,4 +28,4 @@ def read_scalars(path: Path, cells: dict[str, list[str]]) -> Log:
     rows = {}
     for i in kept:
         rows[run, whole_text(steps[i])] = {metric: cells["Value"][i].strip()}  # the later of two rows at a step counts
-    return Log(STEP, rows, {}, restart_remarks(path, restarts))
+    return Log(STEP, rows, {}, restart_remarks(path, restarts) + ([] if match else [_UNNAMED]))
