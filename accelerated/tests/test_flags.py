@@ -263,9 +263,6 @@ def predict_takes_printed_coefficients(said):
         assert near(said(*flags, "--json")["value"], wanted, 1e-3) and f"{wanted:.2f}" in said(*flags)
 
 
-PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", "--published", "besiroglu")
-
-
 @of("plan", "--inference-tokens", "--memory", "--dtype", "--cached-tokens")
 def plan_counts_inference_and_memory(said):
     """Inference costs 2 N FLOPs per token. Memory counts P, the embedding, and for each cached token a key and a value
@@ -497,61 +494,3 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
         named = re.search(rf"(?:^| ){law.name}: (.*?)\.(?: |$)", printed)
         found = [] if named is None else names_in(named[1])
         assert [name.strip('"') for name in found if name != "or"] == [*law.published], law.name
-
-
-STEPS = "inspect run --split train --steps 1:2".split()
-IDLE = {
-    "--level 0.8: it cannot be used with --published, which has no runs and no intervals; leave it out": PRINTED
-    + ("--level", "0.8"),
-    "--rows k == 1: it cannot be used with --published": PRINTED + ("--rows", "k == 1"),
-    "--loss loss_c4: it cannot be used with --published": PRINTED + ("--loss", "loss_c4"),
-    "--router Hash: it cannot be used with --published": PRINTED + ("--router", "Hash"),
-    "--huber 0.001: it cannot be used with --published": PRINTED + ("--huber", "1e-3"),
-    "--floor 1.5: it cannot be used with --published": PRINTED + ("--floor", "1.5"),
-    "--count-embeddings 1: it cannot be used with --published": PRINTED + ("--count-embeddings", "1"),
-    "--intervals size: it cannot be used with --published": PRINTED + ("--intervals", "size"),
-    "--count-embeddings 1: it is for laws of the loss; leave it out": (*FIT_TASKS.split(), "--count-embeddings", "1"),
-    "--resamples 7: it cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
-    "--within 0.1: it cannot be used with --next": (*NEXT.split(), "--within", "0.1"),
-    "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
-    "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
-    "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--tokens 3e+11: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
-    "--inference-tokens 1T: it cannot be used with --next": (*NEXT.split(), "--inference-tokens", "1T"),
-    "--cached-tokens 1M: it cannot be used with --next": (*NEXT.split(), "--cached-tokens", "1M"),
-    "--experts 4: add --next, or leave it out": (*PLAN.split(), "--experts", "4"),
-    "--router Hash: add --next, or leave it out": (*PLAN.split(), "--router", "Hash"),
-    "--task two: it cannot be used with --published": (*PRINTED, "--task", "two"),
-    "--guess-rate 0.2: it cannot be used with --published": (*PRINTED, "--guess-rate", "0.2"),
-    "--tasks rates.csv: it cannot be used with --published": (*PRINTED, "--tasks", "rates.csv"),
-    "--router Hash: it is for laws of the loss, but direct is a law of accuracy; leave it out": (
-        *PREDICT_TASKS.split(), "--router", "Hash",
-    ),
-    "--task two: it is for laws of accuracy, but separable is a law of loss; leave it out": (
-        *FIT.split(), "--task", "two",
-    ),
-    "--guess-rate 0.2: it is for laws of accuracy": (*FIT.split(), "--guess-rate", "0.2"),
-    "--tasks rates.csv: it is for laws of accuracy": (*FIT.split(), "--tasks", "rates.csv"),
-    "--text text.txt: it cannot be used with --split train; leave it out": (*STEPS, "--text", "text.txt"),
-    "--against other: it cannot be used with --split train; leave it out": (*STEPS, "--against", "other"),
-    **{
-        "--routing: its file fixes the tokens and groups; leave out the other flags of the evaluation" + " " * i: (
-            "evaluate", "run", "--routing", "file.npz", *more,
-        )
-        for i, more in enumerate((("--task", "x"), ("--table", "x"), ("--group-size", "1"), ("--one-hot",)))
-    },
-    "--corpus is for texts, but a task uses all of its questions; leave --corpus out": (
-        "evaluate", "run", "--task", "x", "--corpus", "x",
-    ),
-    "--recipe ours: it cannot be used with --next; leave it out": (*NEXT.split(), "--recipe", "ours"),
-    "--width 64: --fit takes the sizes from its table; leave it out": ("recipe", "--fit", "x.csv", "--width", "64"),
-    "--level 0.8: it is for --fit": ("recipe", "--n", "1e9", "--tokens", "1e9", "--level", "0.8"),
-    "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
-}  # fmt: skip
-"""Flags that another flag makes meaningless: errors."""
-
-
-@pytest.mark.parametrize("message", IDLE)
-def test_a_flag_that_would_be_idle_is_refused(message, said, capsys):
-    assert cli.main([*IDLE[message]]) == 2
-    assert message.rstrip() in capsys.readouterr().err

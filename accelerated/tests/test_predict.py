@@ -8,7 +8,6 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import downstream, plan, predict, reproduce
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.prediction import inside_hull, prediction_blocks
@@ -79,37 +78,6 @@ def test_what_cannot_be_predicted_is_named(tmp_path):
         with pytest.raises(InputError, match=message) as caught:
             read(path).fit(**arguments).predict(**at)
         assert "\n" not in str(caught.value)
-
-
-WRONG_FLAGS = {
-    "predict --n 1e8 --experts 4 --level 3": "--level 3 is out of range; use a number between 0 and 1",
-    "predict --n 1e8": "--experts is missing: the law routed-bounded needs E, experts",
-    "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded has no option floor; its options: none",
-    "predict --law direct": "--at flops= is missing: the law direct needs flops",
-    "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss, but ",
-    "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
-    "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",
-    "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted only by least",
-    "predict --n 1e8 --experts 4 --huber -1": "--huber -1 is out of range; use a number above 0 and at most 1e+06",
-    "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted only by least squares",
-    "downstream --cut 0": "--cut 0 is less than 1; give FLOPs",
-    "downstream --ratio nan": "--ratio nan is out of range; use a finite number above 0",
-    "downstream --least-gain 1": "--least-gain 1 is out of range; use 0 or more and less than 1",
-    "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; give parameters",
-    "reproduce --out paper --huber -1": "--huber -1 is out of range; use a number above 0 and at most 1e+06",
-    "plan --next prediction --n 1e8 --experts 1_0": "--experts 1_0 is not a whole number; use a number such as 3",
-    "predict --n 1e8 --experts 4 --level 0.9_5": "--level 0.9_5 is not a number; use a number such as 7e9",
-}
-
-
-@pytest.mark.parametrize("words", WRONG_FLAGS)
-def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, capsys, words):
-    monkeypatch.chdir(tmp_path)
-    for command in (downstream, plan, predict, reproduce):
-        name = "released_table" if command is downstream else "released_runs"
-        monkeypatch.setattr(command, name, lambda *_: pytest.fail("a table was fetched"))
-    assert main(words.split()) == 2
-    assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
 
 
 def test_the_coefficients_of_looped_models_are_in_billions(capsys):
