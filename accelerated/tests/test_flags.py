@@ -163,23 +163,23 @@ def next_runs(number="prediction", n=1e9, experts=64, router="S-Base", rows=None
 
 
 TASKS = {"law": "direct", "tables": ("accuracies.csv",)}
-FIT, FIT_TASKS = "fit table.csv --law separable", "fit accuracies.csv --law direct"
+FIT, FIT_TASKS = "fit table.csv --law dense", "fit accuracies.csv --law direct"
 PREDICT = "predict table.csv --law separable --n 100M --experts 16"
 PREDICT_TASKS = "predict accuracies.csv --law direct --at flops=1e21"
 PLAN = "plan table.csv --law separable --flops 1e16 --resamples 0 --no-published"
 NEXT = "plan table.csv --law separable --next prediction --n 1e9 --experts 64 --router s-base"
-FEW = "seed == 1 and num_experts < 100"
+FEW = "seed == 1 and num_experts < 100 and dense_parameter_count > 2e7"
 
 SAME = {
-    FIT: lambda: fits(),
+    FIT: lambda: fits("dense"),
     "fit table.csv more.csv --law bilinear": lambda: fits("bilinear", ("table.csv", "more.csv")),
-    f"{FIT} --loss loss_c4": lambda: fits(loss="loss_c4"),
-    f"{FIT} --rows '{FEW}'": lambda: fits(rows=FEW),
+    f"{FIT} --loss loss_c4": lambda: fits("dense", loss="loss_c4"),
+    f"{FIT} --rows '{FEW}'": lambda: fits("dense", rows=FEW),
     "fit table.csv --huber 0.001": lambda: fits("routed-bounded", huber=0.001),
     "fit table.csv --law compute --floor 1.5": lambda: fits("compute", options={"floor": 1.5}),
     "fit table.csv --law compute": lambda: fits("compute"),
-    f"{FIT} --count-embeddings 1": lambda: fits(embeddings=1),
-    f"{FIT} --intervals hc3": lambda: fits(intervals="hc3"),
+    f"{FIT} --count-embeddings 1": lambda: fits("dense", embeddings=1),
+    f"{FIT} --intervals hc3": lambda: fits("dense", intervals="hc3"),
     FIT_TASKS: lambda: fits(**TASKS),
     f"{FIT_TASKS} --task two one": lambda: fits(**TASKS, task=("two", "one")),
     f"{FIT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, guess_rate=0.2),
@@ -298,7 +298,7 @@ def plan_shows_so_many(said):
 @of("fit", "--out")
 def fit_writes_files(said):
     """The figure has a line for each N of each router, solid and, with a floor, dashed."""
-    found, folder = said(*"fit table.csv --json --out fit".split()), Path("fit")
+    found, folder = said(*"fit table.csv --law separable --json --out fit".split()), Path("fit")
     names = ["fit.html", "fit.json", "fit.md", "law.png", "law.svg"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert json.loads((folder / "fit.json").read_text()) == found

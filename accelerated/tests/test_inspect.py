@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas
 import pytest
 import scipy.special
 import scipy.stats
@@ -238,7 +239,8 @@ def test_each_finding_has_its_approved_sentence(run_of, approved):
             found = [CALM._replace(block=block, **changes) for block in blocks]
             said = *told.fault_sentences(trace, found), *told.sentences(trace, found)
             lines += [f"{name}, {len(blocks)}:", *(f"  {line}" for line in said)]
-    matched = CALM._replace(block=4, **VARIANTS["matched 0.7"], dropped=0.125, unchosen=0.25)
+    bits = {name: diagnostics.Information(bits, bits / 8, 0.0) for name, bits in TELLS.items()}
+    matched = CALM._replace(block=4, **VARIANTS["matched 0.7"], dropped=0.125, unchosen=0.25, information=bits)
     lines += [told.summary(trace, [CALM])[0], in_terminal(told.summary(trace, [CALM, matched], "other"), 200)]
     approved("inspect-sentences.txt", "\n".join(lines) + "\n")
 
@@ -508,6 +510,13 @@ def test_the_words_on_a_run(small_fields):
     ]
     dense = run._replace(config=from_mapping(small_fields, "test"), log=[])
     assert "The model (dense) has " in run_page.about(dense) and len(run_page.notes(dense)) == 1
+
+
+def test_the_table_of_a_run_has_its_losses_and_loads():
+    row = {"step": 8, "tokens": 1234, "loss_validation": 3.12344, "loss_c4": 4.2345, "loss_pile": math.nan}
+    shown = run_page.evaluations(pandas.DataFrame([row | {"max_load": 1.57, "idle_experts": 0.25}]))
+    assert shown.heads == ["step", "tokens", "validation loss", "C4 loss", "busiest expert", "experts without a token"]
+    assert shown.rows == [["8", "1,234", "3.1234", "4.2345", "1.57x", "25 %"]]
 
 
 def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_path, capsys):

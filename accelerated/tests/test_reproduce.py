@@ -1,3 +1,4 @@
+import html
 import json
 import math
 import re
@@ -158,6 +159,9 @@ def test_the_report_is_whole(whole):
     assert page_.count('<figure><img src="data:image/svg+xml;base64,') == page_.count("<figcaption>") == len(drawn)
     assert set(re.findall(r'href="#([^"]+)"', page_)) <= set(re.findall(r'id="([^"]+)"', page_))
     assert page_.count("<table>") == page_.count('<div class="wide"><table>') and "figures/" not in page_
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if re.match(r"\| (?!---)", line)]
+    cells = [html.unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall("<t[hd][^>]*>(.*?)</t[hd]>", page_)]
+    assert cells == [re.sub(r"[*`\\]", "", cell.strip()) for line in lines for cell in line]
 
 
 def test_the_file_of_numbers_is_whole_and_the_short_report_the_approved_one(made, whole, approved):
