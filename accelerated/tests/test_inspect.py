@@ -97,20 +97,6 @@ def test_a_hash_of_the_token_before_is_named(run_of):
     assert line == "Blocks 2 and 4: the token before it fully decides the expert."
 
 
-def test_a_collapsed_router_is_named(run_of):
-    def router(weights):
-        weights[:, 0, 2] = 10
-        return weights
-
-    run = with_constant_input(run_of(router="top_k"), router)
-    trace = trace_run(run, ids_of(run), "top_k")
-    found = told.findings(trace)
-    assert all(block.faults.collapsed == [2] and block.load[2] == EXPERTS for block in found)
-    said = told.fault_sentences(trace, found)
-    assert said == ["Blocks 2 and 4: the router has collapsed: expert 2 takes (almost) every token."]
-    assert told.sentences(trace, found) == []
-
-
 def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
     def router(weights):
         weights[:, 0] = 0
