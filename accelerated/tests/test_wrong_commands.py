@@ -88,6 +88,14 @@ convert runs.csv --columns seed --out out.csv
 convert runs.csv --columns seed=none --out out.csv
 convert runs.csv --set seed=1 --set seed=2 --out out.csv
 convert runs.csv --keep source --out out.csv
+convert log.csv --out t.csv
+convert log.csv --columns experts=E --out t.csv
+convert log.csv --columns loss_validation=val_loss --set router=Hash --out t.csv
+convert log.csv --columns loss_validation=val_loss --loss-unit bytes --out t.csv
+convert log.csv --columns loss_validation=val_loss --out t.parquet
+convert log.csv --columns loss_validation=val_loss --out no/t.csv
+convert log.csv --columns loss_validation=val_loss --out log.csv
+convert log.csv --columns loss_validation=val_loss --out t.csv
 downstream tasks.csv --cut 1e9
 evaluate folder --corpus text --routing file.npz
 generate nowhere
@@ -273,6 +281,7 @@ def tables(tmp_path, monkeypatch):
     (tmp_path / "small.csv").write_text("run,params,tokens,acc_a\nx,0.1,1e9,0.5\ny,1e9,-1,0.6\n")
     for name, text in (TABLES | NAMED_TABLES).items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "log.csv").write_text("run,iteration,E,N,val_loss\na,1,4,1e7,3\n")
     (tmp_path / "grid.toml").write_text("[base]\nheads = 1\n[[runs]]\nseed = [1, 2, 3]\n")
     for command in (downstream, plan, predict, reproduce):  # errors in flags need no table
         name = "released_table" if command is downstream else "released_runs"
@@ -287,5 +296,5 @@ def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
     for command in [*commands, *(f"convert {name} --out new-{name}" for name in NAMED_TABLES)]:
         code = main(shlex.split(command))
         lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
-    assert not any(Path(name).exists() for name in ("out", "paper", "x"))
+    assert not any(Path(name).exists() for name in ("out", "paper", "t.csv", "x"))
     approved("wrong-commands.txt", "\n".join(lines) + "\n")
