@@ -43,20 +43,6 @@ def test_a_wrong_run_is_one_line_and_leaves_nothing(tmp_path, small_fields, wron
     assert not (out / "results.csv").exists() and not (out / "checkpoints").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "empty"), (b"caf\xe9 au lait\n" * 500, "UTF-8"), (b"too short", "too small")],
-    ids=["empty", "latin-1", "short"],
-)
-def test_a_wrong_text_is_one_line_and_leaves_nothing(tmp_path, small_fields, content, message):
-    text = tmp_path / "text.txt"
-    text.write_bytes(content)
-    fields = {**small_fields, "corpus": [str(text)]}
-    code, stdout, stderr = ran("train", "--out", tmp_path / "run", *words_of(fields))
-    assert code == 2 and stdout == "" and message in stderr.strip().splitlines()[-1]
-    assert not (tmp_path / "run").exists()
-
-
 def test_evaluate_prints_each_text_and_task_with_its_own_numbers(capsys, monkeypatch, approved):
     from routelaws.accelerated.commands import evaluate
 
