@@ -8,7 +8,6 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.prediction import inside_hull, prediction_blocks
 from routelaws.accelerated.results.runs import read
@@ -64,20 +63,6 @@ def test_the_hull():
     line = (np.array([1.0, 10, 100]), np.array([1.0, 10, 100]))
     assert inside_hull(line, (20.0, 20.0)) and not inside_hull(line, (20.0, 21.0))
     assert inside_hull((np.array([1.0, 5.0]),), (2.0,)) and not inside_hull((np.array([1.0, 5.0]),), (6.0,))
-
-
-def test_what_cannot_be_predicted_is_named(tmp_path):
-    path = make_table(tmp_path, 1e-3)
-    for at, arguments, message in (
-        (point(math.inf, 2.0), {}, "--n inf is out of range; use a finite number above 0"),
-        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not use it; leave it out"),
-        (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; available: Top-K"),
-        (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; available: 10000000, 100000000, 1000000000"),
-        (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),
-    ):
-        with pytest.raises(InputError, match=message) as caught:
-            read(path).fit(**arguments).predict(**at)
-        assert "\n" not in str(caught.value)
 
 
 def test_the_coefficients_of_looped_models_are_in_billions(capsys):

@@ -97,6 +97,15 @@ convert log.csv --columns loss_validation=val_loss --out no/t.csv
 convert log.csv --columns loss_validation=val_loss --out log.csv
 convert log.csv --columns loss_validation=val_loss --out t.csv
 downstream tasks.csv --cut 1e9
+downstream losses.csv --cut 1e10
+downstream losses.csv --cut 1e18 --loss c4
+downstream losses.csv --cut 1e18 --ratio 100
+downstream losses.csv --cut 1e18 --ratio 0
+predict whole.csv --n inf --experts 2
+predict whole.csv --law dense --n 1e8 --experts 4
+predict whole.csv --law separable --n 1e8 --experts 4 --router Top-K
+predict whole.csv --law per-size --n 2e8 --experts 4
+predict runs.csv --law routed-utilisation --teraflops 1 --utilisation 1
 evaluate folder --corpus text --routing file.npz
 generate nowhere
 generate nowhere --tokens 0
