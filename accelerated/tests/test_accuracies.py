@@ -68,10 +68,6 @@ def test_one_row_a_run(tmp_path):
 
 
 BAD = {
-    "accuracy": (
-        WIDE.replace("0.3", "1.3"),
-        "row 1, column acc_quiz: '1.3'; needed: a share from 0 to 1",
-    ),
     "slip": (WIDE.replace("2e6", "0.002"), "row 2, column params: '0.002'; needed: a number from 1 to"),
     "params": (WIDE.replace("2e6", "x"), "row 2, column params: 'x'; needed: a number, above 0"),
     "score": (LONG.replace("0.50", "50"), "row 7, column score: '50'; needed: a share from 0 to 1"),

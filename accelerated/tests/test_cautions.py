@@ -687,7 +687,7 @@ def few_rows(seed: int, wrong: float = 0.0) -> dict:
     return {"size": size, "experts": experts, "loss": loss}
 
 
-def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp_path, capsys):
+def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp_path, capsys, monkeypatch):
     """By least squares the residual of the wrong run is 5 deviations. The law of the other runs predicts 2.7."""
     rows = few_rows(0, wrong=0.5)
     names = {"size": "dense_parameter_count", "experts": "num_experts", "loss": "loss_validation"}
@@ -698,6 +698,7 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
     [run] = fit["misfit"]["outliers"]
     law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
     assert run["hyper_id"] == 5 and run["law"] == pytest.approx(float(law), rel=0.05)
+    monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
     assert main(["reproduce", str(tmp_path / "few.csv"), "--out", str(tmp_path / "report")]) == 0
     said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run['law']:.4g}"
     assert said in capsys.readouterr().err and said in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")

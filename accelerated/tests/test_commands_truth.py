@@ -221,27 +221,6 @@ def test_linear_laws_have_students_intervals(tmp_path, name):
         assert near(np.log10(ends(said["intervals"][key])), student.interval(weights, more), 1e-6), key
 
 
-def test_errors_on_rows_left_out_are_those_of_fits_without_them(tmp_path):
-    cells, truth, _ = LINEAR["separable"]
-    sizes, _ = np.array(cells).T
-    design = linear_design("separable", *np.array(cells).T)
-    log_loss = design @ truth + np.random.default_rng(2).normal(0, 1e-3, len(cells))
-    path = write(make_frame(cells, log_loss), tmp_path)
-    wanted = []
-    for groups in (np.arange(len(cells)), sizes):
-        errors = []
-        for group in np.unique(groups):
-            kept = groups != group
-            solution = np.linalg.lstsq(design[kept], log_loss[kept], rcond=None)[0]
-            errors += list(design[~kept] @ solution - log_loss[~kept])
-        wanted.append(math.sqrt(np.mean(np.square(errors))))
-    [fit] = read(path).fit("separable").to_dict()["fits"]
-    assert [fit["held_out"]["row"], fit["held_out"]["size"]] == pytest.approx(wanted, rel=1e-9)
-    rows = shown(read(path).fit("separable"))
-    own = math.sqrt(Student(design, log_loss, 0.5).squares / len(cells))
-    assert [f"RMSLE {own:.5f}; leave one out {wanted[0]:.5f}; leave one size out {wanted[1]:.5f}"] in rows
-
-
 # Rows of a table.
 
 

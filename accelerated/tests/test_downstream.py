@@ -44,20 +44,6 @@ def errors_of(study, law: str) -> dict[str, float]:
     return study.errors[study.errors["law"] == law].dropna(subset="error").set_index("task")["error"].to_dict()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"cut": 1e10}, "--cut 1e.10: 0 runs at or below these FLOPs and 14 above"),
-        ({"loss": "c4"}, "loss 'c4' is not in the table"),
-        ({"ratio": 100.0}, "--ratio 100: no run is within 10 % of it; available: 20 to 20"),
-        ({"ratio": 0.0}, "--ratio 0 is out of range; use a finite number above 0"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_compared_is_named(changes, message):
-    with pytest.raises(InputError, match=message):
-        compare_laws(made_table(), **{"cut": 1e19, "rates": RATES} | changes)
-
-
 def test_guess_rates_that_are_given_go_before_those_of_the_table(monkeypatch):
     """The law predicts the guess rate, so the rate in use shows."""
     predictors = {"rate": lambda below, above, rate, least_gain: np.full(len(above.flops), rate)}

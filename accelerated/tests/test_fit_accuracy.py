@@ -166,33 +166,6 @@ def test_the_rate_of_guessing_is_stated(tmp_path, capsys, task, flags, rate, war
     assert f"task {task!r}: {needed}, --tasks TABLE or a column guess_TASK" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ("--law two-stage-linear --loss c4", "loss 'c4' is not in the table; available: text"),
-        ("--law two-stage-linear --guess-rate 0.5", "the law two-stage-linear has no option guess_rate"),
-        ("--law direct --guess-rate 1", "guess_rate is 1.0; needed: at least 0 and below 1"),
-        ("--law direct --floor 1", "the law direct has no option floor; its options: guess_rate, least_gain"),
-        ("--law direct --rows flops<2e18", "needs at least 3 rows"),
-        ("--law hoffmann --task quiz", "--task quiz: it is for laws of accuracy, but hoffmann is a law of loss"),
-        (
-            "--law leverage --tasks quiz.csv",
-            "--tasks quiz.csv: it is for laws of accuracy, but leverage is a law of leverage",
-        ),
-        ("--law hoffmann", "columns hyper_id, step, router_type, num_experts, dense_parameter_count are missing"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(table, flags, sentence, capsys):
-    assert cli.main(["fit", table, *flags.split()]) == 2
-    assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["plan", "--flops", "1e21"], ["plan", "--next", "slope"]])
-def test_a_plan_takes_laws_of_the_loss(command, capsys):
-    assert cli.main([*command, "--law", "direct"]) == 2
-    assert "the law direct is for accuracy; plan" in capsys.readouterr().err
-
-
 def test_a_table_of_leverages(tmp_path, capsys):
     grid = [v.ravel() for v in np.meshgrid([1 / 128, 1 / 32, 0.1], [2.0, 4.0, 16.0], [1e18, 3e20])]
     path, rows = tmp_path / "lev.csv", zip(*grid, leverage.leverage(*grid), strict=True)

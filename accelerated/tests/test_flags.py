@@ -163,23 +163,23 @@ def next_runs(number="prediction", n=1e9, experts=64, router="S-Base", rows=None
 
 
 TASKS = {"law": "direct", "tables": ("accuracies.csv",)}
-FIT, FIT_TASKS = "fit table.csv --law separable", "fit accuracies.csv --law direct"
+FIT, FIT_TASKS = "fit table.csv --law dense", "fit accuracies.csv --law direct"
 PREDICT = "predict table.csv --law separable --n 100M --experts 16"
 PREDICT_TASKS = "predict accuracies.csv --law direct --at flops=1e21"
 PLAN = "plan table.csv --law separable --flops 1e16 --resamples 0 --no-published"
 NEXT = "plan table.csv --law separable --next prediction --n 1e9 --experts 64 --router s-base"
-FEW = "seed == 1 and num_experts < 100"
+FEW = "seed == 1 and num_experts < 100 and dense_parameter_count > 2e7"
 
 SAME = {
-    FIT: lambda: fits(),
+    FIT: lambda: fits("dense"),
     "fit table.csv more.csv --law bilinear": lambda: fits("bilinear", ("table.csv", "more.csv")),
-    f"{FIT} --loss loss_c4": lambda: fits(loss="loss_c4"),
-    f"{FIT} --rows '{FEW}'": lambda: fits(rows=FEW),
+    f"{FIT} --loss loss_c4": lambda: fits("dense", loss="loss_c4"),
+    f"{FIT} --rows '{FEW}'": lambda: fits("dense", rows=FEW),
     "fit table.csv --huber 0.001": lambda: fits("routed-bounded", huber=0.001),
     "fit table.csv --law compute --floor 1.5": lambda: fits("compute", options={"floor": 1.5}),
     "fit table.csv --law compute": lambda: fits("compute"),
-    f"{FIT} --count-embeddings 1": lambda: fits(embeddings=1),
-    f"{FIT} --intervals hc3": lambda: fits(intervals="hc3"),
+    f"{FIT} --count-embeddings 1": lambda: fits("dense", embeddings=1),
+    f"{FIT} --intervals hc3": lambda: fits("dense", intervals="hc3"),
     FIT_TASKS: lambda: fits(**TASKS),
     f"{FIT_TASKS} --task two one": lambda: fits(**TASKS, task=("two", "one")),
     f"{FIT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, guess_rate=0.2),
@@ -263,9 +263,6 @@ def predict_takes_printed_coefficients(said):
         assert near(said(*flags, "--json")["value"], wanted, 1e-3) and f"{wanted:.2f}" in said(*flags)
 
 
-PRINTED = ("predict", "--law", "hoffmann", "--n", "1e9", "--at", "tokens=2e10", "--published", "besiroglu")
-
-
 @of("plan", "--inference-tokens", "--memory", "--dtype", "--cached-tokens")
 def plan_counts_inference_and_memory(said):
     """Inference costs 2 N FLOPs per token. Memory counts P, the embedding, and for each cached token a key and a value
@@ -301,7 +298,7 @@ def plan_shows_so_many(said):
 @of("fit", "--out")
 def fit_writes_files(said):
     """The figure has a line for each N of each router, solid and, with a floor, dashed."""
-    found, folder = said(*"fit table.csv --json --out fit".split()), Path("fit")
+    found, folder = said(*"fit table.csv --law separable --json --out fit".split()), Path("fit")
     names = ["fit.html", "fit.json", "fit.md", "law.png", "law.svg"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert json.loads((folder / "fit.json").read_text()) == found
@@ -497,61 +494,3 @@ def test_help_names_the_laws_their_columns_and_their_printed_coefficients():
         named = re.search(rf"(?:^| ){law.name}: (.*?)\.(?: |$)", printed)
         found = [] if named is None else names_in(named[1])
         assert [name.strip('"') for name in found if name != "or"] == [*law.published], law.name
-
-
-STEPS = "inspect run --split train --steps 1:2".split()
-IDLE = {
-    "--level 0.8: it cannot be used with --published, which has no runs and no intervals; leave it out": PRINTED
-    + ("--level", "0.8"),
-    "--rows k == 1: it cannot be used with --published": PRINTED + ("--rows", "k == 1"),
-    "--loss loss_c4: it cannot be used with --published": PRINTED + ("--loss", "loss_c4"),
-    "--router Hash: it cannot be used with --published": PRINTED + ("--router", "Hash"),
-    "--huber 0.001: it cannot be used with --published": PRINTED + ("--huber", "1e-3"),
-    "--floor 1.5: it cannot be used with --published": PRINTED + ("--floor", "1.5"),
-    "--count-embeddings 1: it cannot be used with --published": PRINTED + ("--count-embeddings", "1"),
-    "--intervals size: it cannot be used with --published": PRINTED + ("--intervals", "size"),
-    "--count-embeddings 1: it is for laws of the loss; leave it out": (*FIT_TASKS.split(), "--count-embeddings", "1"),
-    "--resamples 7: it cannot be used with --next": (*NEXT.split(), "--resamples", "7"),
-    "--within 0.1: it cannot be used with --next": (*NEXT.split(), "--within", "0.1"),
-    "--huber 0.001: it cannot be used with --next": (*NEXT.split(), "--huber", "1e-3"),
-    "--dtype fp8: it cannot be used with --next": (*NEXT.split(), "--dtype", "fp8"),
-    "--out x: it cannot be used with --next": (*NEXT.split(), "--out", "x"),
-    "--tokens 3e+11: it cannot be used with --next": (*NEXT.split(), "--tokens", "300B"),
-    "--inference-tokens 1T: it cannot be used with --next": (*NEXT.split(), "--inference-tokens", "1T"),
-    "--cached-tokens 1M: it cannot be used with --next": (*NEXT.split(), "--cached-tokens", "1M"),
-    "--experts 4: add --next, or leave it out": (*PLAN.split(), "--experts", "4"),
-    "--router Hash: add --next, or leave it out": (*PLAN.split(), "--router", "Hash"),
-    "--task two: it cannot be used with --published": (*PRINTED, "--task", "two"),
-    "--guess-rate 0.2: it cannot be used with --published": (*PRINTED, "--guess-rate", "0.2"),
-    "--tasks rates.csv: it cannot be used with --published": (*PRINTED, "--tasks", "rates.csv"),
-    "--router Hash: it is for laws of the loss, but direct is a law of accuracy; leave it out": (
-        *PREDICT_TASKS.split(), "--router", "Hash",
-    ),
-    "--task two: it is for laws of accuracy, but separable is a law of loss; leave it out": (
-        *FIT.split(), "--task", "two",
-    ),
-    "--guess-rate 0.2: it is for laws of accuracy": (*FIT.split(), "--guess-rate", "0.2"),
-    "--tasks rates.csv: it is for laws of accuracy": (*FIT.split(), "--tasks", "rates.csv"),
-    "--text text.txt: it cannot be used with --split train; leave it out": (*STEPS, "--text", "text.txt"),
-    "--against other: it cannot be used with --split train; leave it out": (*STEPS, "--against", "other"),
-    **{
-        "--routing: its file fixes the tokens and groups; leave out the other flags of the evaluation" + " " * i: (
-            "evaluate", "run", "--routing", "file.npz", *more,
-        )
-        for i, more in enumerate((("--task", "x"), ("--table", "x"), ("--group-size", "1"), ("--one-hot",)))
-    },
-    "--corpus is for texts, but a task uses all of its questions; leave --corpus out": (
-        "evaluate", "run", "--task", "x", "--corpus", "x",
-    ),
-    "--recipe ours: it cannot be used with --next; leave it out": (*NEXT.split(), "--recipe", "ours"),
-    "--width 64: --fit takes the sizes from its table; leave it out": ("recipe", "--fit", "x.csv", "--width", "64"),
-    "--level 0.8: it is for --fit": ("recipe", "--n", "1e9", "--tokens", "1e9", "--level", "0.8"),
-    "--n 1e9: add --next, or leave it out": (*PLAN.split(), "--n", "1e9"),
-}  # fmt: skip
-"""Flags that another flag makes meaningless: errors."""
-
-
-@pytest.mark.parametrize("message", IDLE)
-def test_a_flag_that_would_be_idle_is_refused(message, said, capsys):
-    assert cli.main([*IDLE[message]]) == 2
-    assert message.rstrip() in capsys.readouterr().err

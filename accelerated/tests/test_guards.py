@@ -388,23 +388,6 @@ def grid(text_file, tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (["--index", "3"], "--index 3: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
-        (["--index", "-1"], "--index -1: the grid has 3 runs; allowed: 0 to 2 (a job array 0-2)"),
-        (["--index", "2", "--of", "2"], "--index 2: there are 2 tasks; allowed: 0 to 1 (a job array 0-1)"),
-        (["--index", "0", "--of", "4"], "--of 4 is out of range: the grid has 3 runs; use 1 to 3"),
-        (["--of", "2"], "--of 2: --index is missing; add the index of this task"),
-        (["--index", "0", "--hold-out", "largest"],
-         "--hold-out: cannot be used with --index, because the largest runs wait for all others"),
-    ],
-)  # fmt: skip
-def test_a_task_that_there_is_not_is_one_line(grid, tmp_path, capsys, more, line):
-    assert cli.main(["sweep", grid, "--out", str(tmp_path / "out"), *more]) == 2
-    assert capsys.readouterr().err == f"routelaws: {line}\n" and not (tmp_path / "out").exists()
-
-
 def test_a_task_says_how_many_runs_are_finished(grid, tmp_path, capsys, monkeypatch):
     for done, more in ((2, ""), (3, "; routelaws report OUT writes the report")):
         rows = [{"hyper_id": i} for i in range(done) for _ in range(4)]

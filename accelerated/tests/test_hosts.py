@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import pytest
 
-from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
 from routelaws.accelerated.training import hosts, loop
@@ -57,27 +56,6 @@ def test_who_started_this_process(environment, name):
     else:
         assert hosts_of("auto", None, None, None, environment) == Hosts(None, None, None)
         assert hosts_of(None, None, None, None, environment) is None, "only where it is asked for"
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--coordinator", "10.0.0.1:1234"], "--processes, --process-id: missing; give all three"),
-        (["--processes", "2", "--process-id", "0"], "--coordinator: missing; give all three"),
-        (["--distributed", "auto"], "--distributed auto: SLURM, Open MPI or"),
-        (["--distributed", "auto", "--processes", "2"], "other processes itself; leave out --processes\n"),
-        (["--coordinator", "10.0.0.1", "--processes", "2", "--process-id", "0"], "--coordinator 10.0.0.1: HOST:PORT"),
-        (["--coordinator", "a:65536", "--processes", "2", "--process-id", "0"], "--coordinator a:65536: HOST:PORT"),
-        (["--coordinator", "a:1", "--processes", "2", "--process-id", "2"], "--process-id 2 is out of range; use 0 to"),
-        (["--coordinator", "a:1", "--processes", "0", "--process-id", "0"], "--processes 0 is out of range; use 1 or"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_one_line(capsys, tmp_path, monkeypatch, flags, message):
-    for name in (*SLURM, *OPEN_MPI, *POD, *BY_SSH):
-        monkeypatch.delenv(name, raising=False)
-    assert cli.main(["train", "--out", str(tmp_path / "run"), *flags]) == 2
-    stderr = capsys.readouterr().err
-    assert message in stderr and stderr.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
 class Cut:

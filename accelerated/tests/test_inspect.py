@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas
 import pytest
 import scipy.special
 import scipy.stats
@@ -94,20 +95,6 @@ def test_a_hash_of_the_token_before_is_named(run_of):
     trace = trace_run(run, ids_of(run, 2048), "hash")
     (line,) = told.sentences(trace, told.block_statistics(trace))
     assert line == "Blocks 2 and 4: the token before it fully decides the expert."
-
-
-def test_a_collapsed_router_is_named(run_of):
-    def router(weights):
-        weights[:, 0, 2] = 10
-        return weights
-
-    run = with_constant_input(run_of(router="top_k"), router)
-    trace = trace_run(run, ids_of(run), "top_k")
-    found = told.block_statistics(trace)
-    assert all(block.faults.collapsed == [2] and block.load[2] == EXPERTS for block in found)
-    said = told.fault_sentences(trace, found)
-    assert said == ["Blocks 2 and 4: the router has collapsed: expert 2 takes (almost) every token."]
-    assert told.sentences(trace, found) == []
 
 
 def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
@@ -238,7 +225,8 @@ def test_each_finding_has_its_approved_sentence(run_of, approved):
             found = [CALM._replace(block=block, **changes) for block in blocks]
             said = *told.fault_sentences(trace, found), *told.sentences(trace, found)
             lines += [f"{name}, {len(blocks)}:", *(f"  {line}" for line in said)]
-    matched = CALM._replace(block=4, **VARIANTS["matched 0.7"], dropped=0.125, unchosen=0.25)
+    bits = {name: diagnostics.Information(bits, bits / 8, 0.0) for name, bits in TELLS.items()}
+    matched = CALM._replace(block=4, **VARIANTS["matched 0.7"], dropped=0.125, unchosen=0.25, information=bits)
     lines += [told.summary(trace, [CALM])[0], in_terminal(told.summary(trace, [CALM, matched], "other"), 200)]
     approved("inspect-sentences.txt", "\n".join(lines) + "\n")
 
@@ -508,6 +496,13 @@ def test_the_words_on_a_run(small_fields):
     ]
     dense = run._replace(config=from_mapping(small_fields, "test"), log=[])
     assert "The model (dense) has " in run_page.about(dense) and len(run_page.notes(dense)) == 1
+
+
+def test_the_table_of_a_run_has_its_losses_and_loads():
+    row = {"step": 8, "tokens": 1234, "loss_validation": 3.12344, "loss_c4": 4.2345, "loss_pile": math.nan}
+    shown = run_page.evaluations(pandas.DataFrame([row | {"max_load": 1.57, "idle_experts": 0.25}]))
+    assert shown.heads == ["step", "tokens", "validation loss", "C4 loss", "busiest expert", "experts without a token"]
+    assert shown.rows == [["8", "1,234", "3.1234", "4.2345", "1.57x", "25 %"]]
 
 
 def test_the_page_of_a_run_shows_losses_experts_and_settings(small_fields, tmp_path, capsys):

@@ -9,8 +9,12 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.source import open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
+from routelaws.accelerated.report.engine import markdown
+from routelaws.accelerated.report.figures.draw import FIGURES
 from routelaws.accelerated.results.planning import isoflop
 from routelaws.accelerated.results.runs import read
 from routelaws.reference.laws.hoffmann import HoffmannCoefficients
@@ -167,7 +171,7 @@ def test_a_law_that_knows_no_tokens_has_no_profiles(tmp_path):
     assert without.profiles == []
 
 
-def test_plan_and_reproduce_show_the_profiles(tmp_path, capsys):
+def test_plan_and_reports_show_the_profiles(tmp_path, capsys, few_resamples):
     path = tmp_path / "iso.csv"
     table().to_csv(path, index=False)
     flags = ["--law", "hoffmann", "--flops", "1e20", "--no-published", "--resamples", "0"]
@@ -175,11 +179,10 @@ def test_plan_and_reproduce_show_the_profiles(tmp_path, capsys):
     assert isoflop.ISOFLOP_HEAD in capsys.readouterr().out and (tmp_path / "plan" / "isoflop.png").exists()
     [ranking] = json.loads((tmp_path / "plan" / "plan.json").read_text())["rankings"]
     assert [len(each["sizes"]) for each in ranking["isoflop"]] == [7, 7, 7]
-    assert main(["reproduce", str(path), "--out", str(tmp_path / "report")]) == 0
-    said = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    results, runs = gather(open_runs(path))
+    said = markdown(results, ["isoflop"], full=True)
     assert f"## {isoflop.ISOFLOP_HEAD}" in said and "figures/isoflop.svg" in said
-    assert (tmp_path / "report" / "figures" / "isoflop.svg").exists()
-    found = json.loads((tmp_path / "report" / "results.json").read_text())["isoflop"]
-    assert [each["law"]["size"] for each in found] == pytest.approx(
+    assert FIGURES["isoflop"](results, runs).axes
+    assert [each.law.size for each in results["isoflop"]] == pytest.approx(
         [each["law"]["size"] for each in ranking["isoflop"]]
     )

@@ -83,7 +83,8 @@ READERS = {
 }  # fmt: skip
 STATED = {"closed": "Permission denied", "long": "File name too long"}
 WRITERS = {
-    "convert": "convert T --out {}/x.csv", "reproduce": "reproduce T --out {}", "plan": "plan T --flops 1e18 --out {}",
+    "convert": "convert T --out {}/x.csv", "reproduce": "reproduce T --out {}",
+    "plan": "plan T --flops 1e18 --law separable --resamples 0 --no-published --out {}",
     "sweep": "sweep smoke --corpus X --out {}",
     "train": "train --corpus X --vocab-size 300 --d-model 8 --blocks 1 --sequence-length 8 --steps 1 --out {}",
 }  # fmt: skip

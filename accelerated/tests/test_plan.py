@@ -8,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws import utilisation
 from routelaws.accelerated.laws.catalogue import LAWS
@@ -89,27 +88,6 @@ def test_plan_and_fit_refuse_the_same_rows_in_the_same_words(tmp_path):
         with pytest.raises(InputError) as of_plan:
             ranked()
         assert str(of_plan.value) == str(of_fit.value) and str(of_fit.value).startswith(f"{path}: router ")
-
-
-HOSTILE = [
-    (["--flops", "1e21 FLOP/s"], "unit FLOP/s is not known"),
-    (["--flops", "1e21", "--inference-tokens", "-5"], "--inference-tokens -5: is not an amount"),
-    (["--flops", "1e21", "--top", "0"], "--top 0 is out of range; use 1 or more"),
-    (["--flops", "1e21", "--resamples", "-1"], "--resamples -1 is out of range"),
-    (["--flops", "1e10"], "no model fits 1e10 FLOPs; the first reason: even the smallest model"),
-    (["--flops", "1e21", "--memory", "1kB"], "no model fits 1e21 FLOPs, 1e-06 GB of memory"),
-    (["--flops", "1e12", "--inference-tokens", "1e15"], "of training and 1e+15 tokens of inference"),
-]
-
-
-@pytest.mark.parametrize("flags, said", HOSTILE, ids=[" ".join(flags)[:60] for flags, _ in HOSTILE])
-def test_what_cannot_be_planned_is_one_clear_line(path, capsys, flags, said):
-    assert (
-        main(["plan", str(path), "--law", "separable", *map("=".join, zip(flags[::2], flags[1::2], strict=True))]) == 2
-    )
-    output = capsys.readouterr()
-    assert output.out == "" and output.err.count("\n") == 1
-    assert said in output.err
 
 
 def test_a_plan_by_hubers_sum_draws_few_resamples(path, monkeypatch):
@@ -450,20 +428,3 @@ def test_sizes_with_tokens_of_their_own(tmp_path):
     for line in ranking.lines:
         assert line.choice.tokens == pytest.approx(20 * line.dense_parameters, rel=1e-9)
         assert line.choice.flops == pytest.approx(1e18, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--next=b"], "--router is missing; the table has several: Hash, S-Base"),
-        (["--next=b", "--router=Top-K"], "--router Top-K: no such router_type in the table; available: Hash, S-Base"),
-        (["--next=prediction", "--router=Hash", "--n=1e9"], "--next prediction needs --experts"),
-        (["--next=b", "--router=Hash", "--n=1e9"], "--n 1e+09: it cannot be used with --next b"),
-        (["--next=slope", "--router=Hash"], "the law separable has no slopes"),
-        (["--next=b", "--router=Hash", "--flops=10"], "10 FLOPs are too few for any run; the cheapest run costs"),
-    ],
-)
-def test_a_next_run_that_cannot_be_looked_for(path, capsys, flags, said):
-    assert main(["plan", str(path), "--law", "separable", *flags]) == 2
-    output = capsys.readouterr()
-    assert output.out == "" and output.err.count("\n") == 1 and said in output.err

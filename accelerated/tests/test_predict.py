@@ -8,8 +8,6 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import downstream, plan, predict, reproduce
-from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.prediction import inside_hull, predict_published, prediction_blocks
 from routelaws.accelerated.results.runs import read
@@ -70,55 +68,9 @@ def test_the_hull():
     assert inside_hull(dense_too, (3.0, 1.0, 0.0)) and not inside_hull(dense_too, (3.0, 10.0, 0.0))
 
 
-def test_what_cannot_be_predicted_is_named(tmp_path):
-    path = make_table(tmp_path, 1e-3)
-    for at, arguments, message in (
-        (point(math.inf, 2.0), {}, "--n inf is out of range; use a finite number above 0"),
-        (point(1e8, 4.0), {"law": "dense"}, "--experts 4: the law dense does not use it; leave it out"),
-        (point(1e8, 4.0), {"router": "Hash"}, "--router Hash: no such router_type in the table; available: Top-K"),
-        (point(2e8, 4.0), {"law": "per-size"}, "no line at N = 2e\\+08; available: 10000000, 100000000, 1000000000"),
-        (point(None, None, 1.0, 1.0), {"law": "routed-utilisation"}, "router Top-K"),
-    ):
-        with pytest.raises(InputError, match=message) as caught:
-            read(path).fit(**arguments).predict(**at)
-        assert "\n" not in str(caught.value)
-
-
 def test_a_dense_model_has_a_sparsity_of_0():
     dense = predict_published(LAWS["sparsity"], "abnar", {"total_parameters": 1e9, "tokens": 2e10, "sparsity": 0.0})
     assert round(dense.value, 4) == 2.5657  # as in reference/tests/test_laws_sparsity.py
-
-
-WRONG_FLAGS = {
-    "predict --n 1e8 --experts 4 --level 3": "--level 3 is out of range; use a number between 0 and 1",
-    "predict --n 1e8": "--experts is missing: the law routed-bounded needs E, experts",
-    "predict --n 1e8 --experts 4 --floor 1": "the law routed-bounded has no option floor; its options: none",
-    "predict --law direct": "--at flops= is missing: the law direct needs flops",
-    "predict --law direct --at flops=0": "--at flops=0 is out of range; use a finite number above 0",
-    "predict --law direct --at flops=1e20 --router Hash": "--router Hash: it is for laws of the loss, but ",
-    "predict --n 1e8 --experts 4 --at dense_parameters=2e8": "--at dense_parameters=2e8: --n 1e+08 sets the same col",
-    "predict --law direct --at flops=1e20 flops=1e21": "--at flops=1e21: --at flops 1e+20 sets the same column; give",
-    "predict --n 1e8 --experts 4 --law separable --huber 0.1": "--huber 0.1: the law separable is fitted only by least",
-    "predict --n 1e8 --experts 4 --huber -1": "--huber -1 is out of range; use a number above 0 and at most 1e+06",
-    "predict --law direct --at flops=1e20 --huber 0.1": "--huber 0.1: the law direct is fitted only by least squares",
-    "downstream --cut 0": "--cut 0 is less than 1; give FLOPs",
-    "downstream --ratio nan": "--ratio nan is out of range; use a finite number above 0",
-    "downstream --least-gain 1": "--least-gain 1 is out of range; use 0 or more and less than 1",
-    "plan --next prediction --n -1 --experts 4": "--n -1: is not an amount; give parameters",
-    "reproduce --out paper --huber -1": "--huber -1 is out of range; use a number above 0 and at most 1e+06",
-    "plan --next prediction --n 1e8 --experts 1_0": "--experts 1_0 is not a whole number; use a number such as 3",
-    "predict --n 1e8 --experts 4 --level 0.9_5": "--level 0.9_5 is not a number; use a number such as 7e9",
-}
-
-
-@pytest.mark.parametrize("words", WRONG_FLAGS)
-def test_flags_are_looked_at_before_a_table_is_fetched(tmp_path, monkeypatch, capsys, words):
-    monkeypatch.chdir(tmp_path)
-    for command in (downstream, plan, predict, reproduce):
-        name = "released_table" if command is downstream else "released_runs"
-        monkeypatch.setattr(command, name, lambda *_: pytest.fail("a table was fetched"))
-    assert main(words.split()) == 2
-    assert capsys.readouterr().err.startswith(f"routelaws: {WRONG_FLAGS[words]}")
 
 
 def test_the_coefficients_of_looped_models_are_in_billions(capsys):

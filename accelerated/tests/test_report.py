@@ -185,22 +185,6 @@ def test_the_report_is_the_approved_one(whole, approved):
     approved("sweep.json", {name: found[name] for name in found if name not in of_any_table}, 1e-3)
 
 
-def test_runs_that_have_not_learned_are_named_once_and_used_nowhere(whole):
-    """The S-Base routers with E = 32 choose by chance. One sentence names them, with the rule."""
-    text, result = (whole / "report.md").read_text(encoding="utf-8"), numbers(whole)
-    unlearned = {entry["hyper_id"] for entry in result["learning"] if entry["reasons"]}
-    assert len(unlearned) == 3 and len(result["runs"]) == 35
-    [sentence] = [line for line in text.splitlines() if "S-Base with E = 32" in line]
-    assert "left out of all comparisons, fits and recommendations" in sentence and "The rule: training and" in sentence
-    assert "lacks S-BASE" not in text and "no, routing hurts" not in text
-    compared = {(entry["router"], entry["experts"]) for entry in result["does_routing_help"]}
-    assert compared == {("Hash", 32), ("S-Base", 16)}
-    assert {row["E"] for row in result["pairs"]} == {None, 2, 4, 8, 16}
-    assert {law["router"]: law["experts"][-1] for law in result["laws"]} == {"Hash": 32, "S-Base": 16}
-    assert {gain["E"] for gain in result["gains"]} == {16, 32}
-    assert "routed by HASH and S-BASE with E = 2, 4, 8, 16, 32." in text, "all that was trained is told"
-
-
 def test_without_a_run_that_has_learned_the_dense_runs_are_reported_or_nothing(tmp_path, without_figures):
     """Sinkhorn with E = 32 has not learned: with dense runs the report is on these, alone it is an error."""
     runs = [run for run in grid(more_seeds=()) if run.model.experts == 32 and run.model.router == "sinkhorn"]
@@ -210,19 +194,6 @@ def test_without_a_run_that_has_learned_the_dense_runs_are_reported_or_nothing(t
     text = (tmp_path / "dense" / "report.md").read_text(encoding="utf-8")
     assert "dense and routed by S-BASE with E = 32" in text and "The routers of 3 of 3 routed runs" in text
     assert "There is no routed run that has learned yet" in text and "**The dense models follow a power law**" in text
-
-
-def test_errors_over_documents_stand_beside_the_spread(whole):
-    """Documents alternate E / 1,000 above and below the loss. Hard documents are hard for both models."""
-    text = (whole / "report.md").read_text(encoding="utf-8")
-    root = math.sqrt(19)
-    for run in numbers(whole)["runs"]:
-        assert run["standard_error"] == pytest.approx(run["experts"] / 1000 / root)
-    for entry in numbers(whole)["does_routing_help"]:
-        error = (entry["experts"] - 1) / 1000 / root
-        assert entry["error"] == pytest.approx(error)
-        assert f"| {entry['difference']:+.4f} | {error:.4f} |" in text
-    assert "Losses were measured on 2,000 tokens of 20 documents; the standard error of one loss is" in text
 
 
 @pytest.mark.parametrize(
@@ -251,19 +222,6 @@ def test_a_slope_is_negative_only_with_the_whole_of_its_interval():
     unsure = "no, the interval includes 0"
     expected = ["yes", unsure, unsure, "no, it is positive", "negative, but no finite value"]
     assert [sign(SimpleNamespace(low=low, value=slope, high=high)) for low, slope, high in ends] == expected
-
-
-def test_the_load_is_that_of_the_last_evaluation(whole):
-    sweep = read_sweep(whole)
-    for load in numbers(whole)["load"]:
-        (run,) = (
-            r for r in sweep.runs if (r.router, r.size, r.experts) == (load["router"], load["size"], load["experts"])
-        )
-        last = json.loads((folder_of_run(whole, run.hyper_id, run.config) / "log.jsonl").read_text().splitlines()[-1])
-        shares = [sorted((load["experts"] * share for share in block), reverse=True) for block in last["load"]]
-        assert load["shares"] == [pytest.approx(block) for block in shares]
-        assert load["busiest"] == pytest.approx(max(map(max, shares)))
-        assert load["dropped_fraction"] == (0.01 if load["router"] == "S-Base" else 0)
 
 
 @pytest.mark.parametrize("preset", ["smoke", "fine_grained"])

@@ -1,26 +1,25 @@
 """The report of `reproduce` on runs from known laws: its numbers, and approved figures.
 
-Losses of the main grid follow a law in (N, E) without noise. Losses of `in_compute` follow a law in (F, B).
+Losses of the main grid follow a law in (N, E) without noise.
 """
 
 import copy
 import math
 import statistics
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import compute, dense, law_figures, routers, routing_frequency, slopes, worth
+from routelaws.accelerated.findings import dense, law_figures, routers, routing_frequency, slopes, worth
 from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
-from routelaws.conformance.plain.laws import Bounded, Compute, quiet_interval
+from routelaws.conformance.plain.laws import Bounded
 
 from .small_tables import run as a_run
 
@@ -157,55 +156,6 @@ def test_each_panel_of_effective_size_has_the_dense_line_of_its_own_law(gathered
     for panel, law, factor in zip(panels, LAWS.values(), (10**0.1, 1.0), strict=True):
         for line in curves(panel):
             assert close(line.get_ydata(), [factor * law.loss(n, 1) for n in line.get_xdata()], 1e-5)
-
-
-def measured(router: str, size: int) -> tuple[list[float], list[float]]:
-    """Return log10 E and log10 L of the runs of a router and size, seeds one by one."""
-    dense = [math.log10(HASH.loss(size, 1)) + apart for apart in ((APART, -APART) if size == SIZES[1] else (0.0,))]
-    routed = [(math.log10(e), LAWS[router].log_loss(size, e)) for e in COUNTS]
-    return [0.0] * len(dense) + [x for x, _ in routed], dense + [y for _, y in routed]
-
-
-# The law in (F, B).
-
-COMPUTE = Compute(-0.08, -0.04, 0.01, 0.4, 28.0, 3600.0, 40.0)
-USES = (40.0, 100.0, 400.0, 1600.0, 6000.0)
-FLOPS = (30.0, 700.0, 9000.0)
-
-
-@pytest.fixture(scope="module")
-def in_compute():
-    """Return the frames of the law in (F, B), and its runs: P = B F / 2,048 tokens, F in TeraFLOPs."""
-    random, runs = np.random.default_rng(6), []
-    for i, (flops, used) in enumerate((f, b) for f in FLOPS for b in USES):
-        loss = COMPUTE.loss(flops, used) * 10 ** random.normal(0, 2e-7)
-        router, experts, k = {40.0: ("Dense", 1, 1), 400.0: ("S-Base", 8, 2)}.get(used, ("S-Base", 8, 1))
-        total = used * flops * 1e12 / 2048
-        runs.append(a_run(router, 10**7, experts, loss, hyper_id=i, k=k, flops=flops, total_parameters=total))
-    names = {"hyper_id": "hyper_id", "loss_validation": "loss"}
-    last = pandas.DataFrame({name: [getattr(run, field) for run in runs] for name, field in names.items()})
-    last["dense_parameter_count"] = 1e6 * np.arange(1, 1 + len(runs))  # each run has its own size, so none share errors
-    last["flops_per_step"] = [run.flops * 1e12 / 2048 * 524_288 for run in runs]
-    last["total_parameter_count"] = [run.total_parameters for run in runs]
-    return compute.find({}, SimpleNamespace(good=runs, last=last, loss_column="loss_validation")), runs
-
-
-def test_the_law_in_compute_has_its_coefficients_and_their_intervals_in_their_own_units(in_compute):
-    """With such small errors, all six are Student intervals with nine degrees of freedom."""
-    results, runs = in_compute
-    [law], constants = results["utilisation"].itertuples(), results["utilisation_constants"].set_index("name")
-    assert law.status == "interior" and law.rows == 15
-    log_loss = np.array([math.log10(run.loss) for run in runs])
-
-    def losses(t):
-        return [Compute(*t, COMPUTE.B_min).log_loss(flops, used) for flops in FLOPS for used in USES]
-
-    for i, name in enumerate(COMPUTE._fields[:6]):
-        found = constants.loc[name]
-        wanted = quiet_interval(losses, lambda t, i=i: t[i], np.array(COMPUTE[:6]), log_loss, 0.95)
-        error = np.subtract([found["value"], found["low"], found["high"]], wanted)
-        assert found["determined"] and np.all(np.abs(error) < 0.01 * (wanted[2] - wanted[1])), name
-    assert constants.loc["B_min", ["value", "determined"]].tolist() == [40.0, True]
 
 
 # Numbers of the report.

@@ -249,6 +249,8 @@ def test_errors_of_left_out_sizes_have_a_fold_for_each_size(table):
     assert (fit.held_out.folds, fit.held_out_size.folds) == (fit.best.rows, sizes) and sizes < fit.best.rows
 
 
-def test_a_number_of_experts_is_whole():
+def test_a_size_is_finite_and_a_number_of_experts_whole():
+    with pytest.raises(InputError, match="--n inf is out of range; use a finite number above 0"):
+        point_of(LAWS["separable"], {"dense_parameters": math.inf, "num_experts": 2.0})
     with pytest.raises(InputError, match="2.5 is not whole; use a whole number"):
         point_of(LAWS["separable"], {"dense_parameters": 1e8, "num_experts": 2.5})

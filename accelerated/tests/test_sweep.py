@@ -70,6 +70,23 @@ def write_grid(folder: Path, corpus: Path, text: str = GRID) -> Path:
     return path
 
 
+@pytest.fixture
+def three(text_file, tmp_path) -> Grid:
+    return read_grid(str(write_grid(tmp_path, text_file)))
+
+
+@pytest.fixture
+def trained_by(monkeypatch):
+    """Replace training, in workers and here, by a function of the tasks, and the texts of all runs by some files."""
+
+    def replace(train, files=None):
+        for name in ("_train_in_workers", "_train_here"):
+            monkeypatch.setattr(sweep, name, lambda todo, *_: train(todo))
+        monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [files] * len(grid.runs))
+
+    return replace
+
+
 def command(*arguments) -> list[str]:
     return [sys.executable, "-m", "routelaws.accelerated", *map(str, arguments)]
 
@@ -172,22 +189,21 @@ def test_a_grid_that_is_not_there():
         read_grid("nothing.toml")
 
 
-def test_a_folder_in_use_is_refused_and_left_alone(text_file, tmp_path):
-    grid = read_grid(str(write_grid(tmp_path, text_file)))
+def test_a_folder_in_use_is_refused_and_left_alone(three, tmp_path):
     other = read_grid(str(tmp_path / "grid.toml"), {"steps": 8})
-    sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
-    sweep_folder.check_sweep_folder(tmp_path / "out", grid)
+    sweep_folder.claim_sweep_folder(tmp_path / "out", three)
+    sweep_folder.check_sweep_folder(tmp_path / "out", three)
     with pytest.raises(InputError, match="another sweep"):
         sweep.run_sweep(other, tmp_path / "out", watch=lambda *_, **__: None)
     with pytest.raises(InputError, match="holds no sweep"):
-        sweep.run_sweep(grid, tmp_path, watch=lambda *_, **__: None)
+        sweep.run_sweep(three, tmp_path, watch=lambda *_, **__: None)
 
 
 @pytest.mark.parametrize("kept", ["sweep.json", "runs", None])
-def test_a_table_is_collected_from_a_whole_sweep_alone(text_file, tmp_path, kept):
+def test_a_table_is_collected_from_a_whole_sweep_alone(three, tmp_path, kept):
     """A copy may have only the table and the plan."""
-    grid, out = read_grid(str(write_grid(tmp_path, text_file))), tmp_path / "out"
-    sweep_folder.claim_sweep_folder(out, grid)
+    out = tmp_path / "out"
+    sweep_folder.claim_sweep_folder(out, three)
     (out / "results.csv").write_text("hyper_id,step,loss_validation\n0,20,3.0\n")
     before = (out / "results.csv").read_bytes()
     if kept == "sweep.json":
@@ -198,8 +214,8 @@ def test_a_table_is_collected_from_a_whole_sweep_alone(text_file, tmp_path, kept
     assert ((out / "results.csv").read_bytes() == before) == (kept is not None)
 
 
-def test_a_run_is_finished_at_its_last_step_and_not_before(text_file, tmp_path):
-    config = read_grid(str(write_grid(tmp_path, text_file))).runs[0]
+def test_a_run_is_finished_at_its_last_step_and_not_before(three, tmp_path):
+    config = three.runs[0]
     assert not sweep_folder.is_finished(tmp_path, config)
     for step, finished in ((20, False), (40, True)):
         windows = WindowLosses(np.arange(2), np.arange(2), np.full(2, 16), np.full(2, 48.0))
@@ -220,12 +236,11 @@ def write_run(folder: Path, grid: Grid, i: int, steps: int) -> None:
     write_rows(own / "results.csv", rows)
 
 
-def test_the_table_of_a_sweep_holds_finished_runs_alone(text_file, tmp_path):
+def test_the_table_of_a_sweep_holds_finished_runs_alone(three, tmp_path):
     """One run has its last evaluation; another stopped after its first."""
-    grid = read_grid(str(write_grid(tmp_path, text_file)))
-    sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
+    sweep_folder.claim_sweep_folder(tmp_path / "out", three)
     for i, steps in enumerate((40, 20)):
-        write_run(tmp_path / "out", grid, i, steps)
+        write_run(tmp_path / "out", three, i, steps)
     collected = sweep_folder.collect_rows(tmp_path / "out")
     assert [(row["hyper_id"], row["step"]) for row in collected] == [("0", "20"), ("0", "40")]
     assert [(row["hyper_id"], row["step"]) for row in untimed_rows(tmp_path / "out")] == [("0", "20"), ("0", "40")]
@@ -254,62 +269,53 @@ def test_a_task_collects_after_another_one_and_then_all_that_is_finished(text_fi
     assert [row["hyper_id"] for row in untimed_rows(out)] == ["0", "0", "1", "1", "2", "2"]
 
 
-def test_a_sweep_that_goes_on_counts_all_of_its_runs(text_file, tmp_path, monkeypatch):
+def test_a_sweep_that_goes_on_counts_all_of_its_runs(three, trained_by, tmp_path):
     """Two of three runs are finished, and the third is stopped. The number of kept checkpoints may have changed."""
-    grid = read_grid(str(write_grid(tmp_path, text_file)))
-    sweep_folder.claim_sweep_folder(tmp_path / "out", grid)
+    sweep_folder.claim_sweep_folder(tmp_path / "out", three)
     for i, steps in enumerate((40, 20, 40)):
-        write_run(tmp_path / "out", grid, i, steps)
+        write_run(tmp_path / "out", three, i, steps)
     told, trained = [], []
 
-    def stop(todo, *_):
+    def stop(todo):
         trained.extend(task.hyper_id for task in todo)
         raise stopping.Resumable("a training process got a signal to stop")
 
-    for name in ("_train_in_workers", "_train_here"):
-        monkeypatch.setattr(sweep, name, stop)
-    monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [None] * len(grid.runs))
+    trained_by(stop)
     again = read_grid(str(tmp_path / "grid.toml"), {"keep_last": 9})
     with pytest.raises(
         stopping.Resumable, match="stopped with 2 of 3 runs finished and the others saved; repeat the command"
     ):
         sweep.run_sweep(again, tmp_path / "out", watch=lambda kind, **fields: told.append((kind, fields["run"])))
     assert told == [("finished", 0), ("finished", 2)] and trained == [1]
-    for name in ("_train_in_workers", "_train_here"):
-        monkeypatch.setattr(
-            sweep, name, lambda todo, *_: {task.hyper_id: f"run {task.hyper_id} diverged" for task in todo}
-        )
+    trained_by(lambda todo: {task.hyper_id: f"run {task.hyper_id} diverged" for task in todo})
     with pytest.raises(InputError, match="^1 of 1 runs failed; the first failure: run 1 diverged$"):
         sweep.run_sweep(again, tmp_path / "out", watch=lambda *_, **__: None, part=sweep.Part(1, 2))
 
 
-def test_runs_of_another_table_are_not_trained_again(text_file, tmp_path, monkeypatch):
+def test_runs_of_another_table_are_not_trained_again(three, trained_by, tmp_path):
     """A sweep takes only the finished run of a table, and keeps it when it runs later without the flag.
 
     A run that is trained here overrides its rows in the table. A table of another grid or text changes nothing.
     """
-    grid, tokens, trained = read_grid(str(write_grid(tmp_path, text_file))), 4000, []
-    sweep_folder.claim_sweep_folder(tmp_path / "there", grid)
+    tokens, trained = 4000, []
+    sweep_folder.claim_sweep_folder(tmp_path / "there", three)
     for i, steps in ((0, 40), (1, 20)):
-        write_run(tmp_path / "there", grid, i, steps)
+        write_run(tmp_path / "there", three, i, steps)
     rows = [row for i in (0, 1) for row in read_rows(next((tmp_path / "there/runs").glob(f"00{i}-*")) / "results.csv")]
     write_rows(tmp_path / "table.csv", [row | {"unique_tokens": tokens, "schedule": ""} for row in rows])
 
-    def train(todo, *_):
+    def train(todo):
         trained.append(sorted(task.hyper_id for task in todo))
         return {}
 
-    for name in ("_train_in_workers", "_train_here"):
-        monkeypatch.setattr(sweep, name, train)
-    files = SimpleNamespace(train_tokens=tokens)
-    monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [files] * len(grid.runs))
-    run = functools.partial(sweep.run_sweep, grid, tmp_path / "out", watch=lambda *_, **__: None)
+    trained_by(train, SimpleNamespace(train_tokens=tokens))
+    run = functools.partial(sweep.run_sweep, three, tmp_path / "out", watch=lambda *_, **__: None)
     assert [row["step"] for row in run(have=tmp_path / "table.csv")] == ["20", "40"]
     assert run() == read_rows(tmp_path / "out/results.csv") == read_rows(tmp_path / "out/have.csv")
     assert trained == [[1, 2], [1, 2]]
-    sweep_folder.claim_sweep_folder(tmp_path / "both", grid)
-    write_run(tmp_path / "both", grid, 0, 40)
-    both = sweep.run_sweep(grid, tmp_path / "both", watch=lambda *_, **__: None, have=tmp_path / "table.csv")
+    sweep_folder.claim_sweep_folder(tmp_path / "both", three)
+    write_run(tmp_path / "both", three, 0, 40)
+    both = sweep.run_sweep(three, tmp_path / "both", watch=lambda *_, **__: None, have=tmp_path / "table.csv")
     assert not any(row["unique_tokens"] for row in both), "rows of the run in the folder go first"
     for change, said in (({"seed": 9}, "seed is '9', and 42 in the grid"), ({"hyper_id": 3}, "the grid has 3 runs"),
                          ({"unique_tokens": 5}, "unique_tokens is '5', and 4000 in the grid")):  # fmt: skip
@@ -353,22 +359,20 @@ schedule = "constant"
 """Two trunks with two decays each; runs of wsd with a single budget, and of other schedules, have no trunk."""
 
 
-def test_budgets_of_wsd_have_one_trunk(text_file, tmp_path, monkeypatch):
+def test_budgets_of_wsd_have_one_trunk(text_file, trained_by, tmp_path, monkeypatch):
     """The longest run keeps the checkpoints where the others begin. The same task trains it first."""
     grid, stages, told, begun = read_grid(str(write_grid(tmp_path, text_file, BUDGETS))), [], [], []
     assert sweep.trunks_of(grid) == {0: 1, 2: 1, 3: 4, 5: 4} and sweep.trunks_of(Grid("one", grid.runs[:1])) == {}
     parts = [sweep.runs_of_part(grid, sweep.Part(i, 3)) for i in range(3)]
     assert parts == [[6], [0, 1, 2, 3, 4, 5, 7], [8]] and sweep.runs_of_part(grid, None) == list(range(9))
 
-    def train(todo, *_):
+    def train(todo):
         stages.append(sorted(task.hyper_id for task in todo))
         for task in todo:
             sweep._train(task, lambda *_, **__: None)
         return {}
 
-    for name in ("_train_in_workers", "_train_here"):
-        monkeypatch.setattr(sweep, name, train)
-    monkeypatch.setattr(sweep, "_prepare_tokens", lambda grid, watch: [None] * len(grid.runs))
+    trained_by(train)
 
     def run(config, folder, tokens, hyper_id, watch, trunk, keep):
         begun.append((hyper_id, trunk and str(trunk), keep))

@@ -89,34 +89,6 @@ def test_the_load_of_a_balanced_expert_may_be_a_rounding_below_1(tmp_path):
         read_table(write(tmp_path / "t.csv", max_load="0.99"))
 
 
-def test_a_limit_is_raised_by_a_flag(tmp_path, capsys):
-    path = write(tmp_path / "t.csv", num_experts=2**21)
-    fit = ["fit", str(path), "--law", "hoffmann"]
-    for limits, reason in (
-        (
-            [],
-            "row 1, column num_experts: '2097152'; needed: at most 1,048,576 (to allow more: routelaws --limit num_ex",
-        ),
-        (["--limit", "num_experts=4e6"], "no dense run"),
-        (
-            ["--limit=num_experts=4e6", "--limit", "tokens=2E"],
-            "--limit tokens='2E' is out of range; use a number above 0",
-        ),
-        (
-            ["--limit", "routing_frequency=2"],
-            "--limit 'routing_frequency': no such limit; needed: NAME=NUMBER, NAME one of unpacked, loss_c4",
-        ),
-        (["--limit"], "--limit 'fit': no such limit"),
-        (["--limit=loss_own=x"], "--limit loss_own='x' is out of range; use a number above 0"),
-        (["--limit", "tokens"], "--limit tokens='' is out of range; use a number above 0"),
-    ):
-        assert main([*limits, *fit]) == 2
-        said = capsys.readouterr()
-        assert said.out == "" and said.err.count("\n") == 1 and reason in said.err, said.err
-    with pytest.raises(InputError, match="at most 1,048,576"):
-        read_table(path)
-
-
 def packed(path, text: str):
     path.write_bytes(gzip.compress(text.encode()))
     return path

@@ -7,6 +7,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
+from routelaws.accelerated.commands import downstream, plan, predict, reproduce
 from routelaws.conformance.plain.laws import Bounded
 
 LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
@@ -87,7 +88,24 @@ convert runs.csv --columns seed --out out.csv
 convert runs.csv --columns seed=none --out out.csv
 convert runs.csv --set seed=1 --set seed=2 --out out.csv
 convert runs.csv --keep source --out out.csv
+convert log.csv --out t.csv
+convert log.csv --columns experts=E --out t.csv
+convert log.csv --columns loss_validation=val_loss --set router=Hash --out t.csv
+convert log.csv --columns loss_validation=val_loss --loss-unit bytes --out t.csv
+convert log.csv --columns loss_validation=val_loss --out t.parquet
+convert log.csv --columns loss_validation=val_loss --out no/t.csv
+convert log.csv --columns loss_validation=val_loss --out log.csv
+convert log.csv --columns loss_validation=val_loss --out t.csv
 downstream tasks.csv --cut 1e9
+downstream losses.csv --cut 1e10
+downstream losses.csv --cut 1e18 --loss c4
+downstream losses.csv --cut 1e18 --ratio 100
+downstream losses.csv --cut 1e18 --ratio 0
+predict whole.csv --n inf --experts 2
+predict whole.csv --law dense --n 1e8 --experts 4
+predict whole.csv --law separable --n 1e8 --experts 4 --router Top-K
+predict whole.csv --law per-size --n 2e8 --experts 4
+predict runs.csv --law routed-utilisation --teraflops 1 --utilisation 1
 evaluate folder --corpus text --routing file.npz
 generate nowhere
 generate nowhere --tokens 0
@@ -97,6 +115,124 @@ generate nowhere --temperature inf
 train --out out --config nowhere.toml
 train --out out --decay-from nowhere
 export --out out --platforms cpu --attention tokamax
+predict --n 1e8
+predict --n 1e8 --experts 4 --level 3
+predict --n 1e8 --experts 4 --level 0.9_5
+predict --n 1e8 --experts 4 --floor 1
+predict --n 1e8 --experts 4 --at dense_parameters=2e8
+predict --n 1e8 --experts 4 --huber -1
+predict --n 1e8 --experts 4 --law separable --huber 0.1
+predict --law direct
+predict --law direct --at flops=1e20 --router Hash
+predict --law direct --at flops=1e20 flops=1e21
+predict --law direct --at flops=1e20 --huber 0.1
+downstream --cut 0
+downstream --ratio nan
+downstream --least-gain 1
+reproduce --out paper --huber -1
+plan --next prediction --n -1 --experts 4
+plan --next prediction --n 1e8 --experts 1_0
+plan --next slope --law direct
+plan --flops 1e21 --law direct
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --level 0.8
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --rows "k == 1"
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --loss loss_c4
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --router Hash
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --huber 1e-3
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --floor 1.5
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --count-embeddings 1
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --intervals size
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --task two
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --guess-rate 0.2
+predict --law hoffmann --published besiroglu --n 1e9 --at tokens=2e10 --tasks rates.csv
+fit tasks.csv --law direct --count-embeddings 1
+fit tasks.csv --law direct
+fit tasks.csv --law direct --guess-rate 1
+fit tasks.csv --law direct --floor 1
+fit losses.csv --law two-stage-linear --guess-rate 0.5
+fit losses.csv --law two-stage-linear --loss c4
+fit losses.csv --law direct
+fit tasks.csv --law hoffmann
+fit tasks.csv --law leverage --tasks rates.csv
+fit runs.csv --law separable --task two
+fit runs.csv --law separable --guess-rate 0.2
+fit runs.csv --law separable --tasks rates.csv
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --resamples 7
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --within 0.1
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --law separable --huber 1e-3
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --dtype fp8
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --out x
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --law separable --tokens 300B
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --inference-tokens 1T
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --cached-tokens 1M
+plan whole.csv --next prediction --n 1e9 --experts 64 --router s-base --recipe ours
+plan whole.csv --next prediction --n 1e9 --law separable --router Hash
+plan whole.csv --next b --law separable
+plan whole.csv --next b --law separable --router Top-K
+plan whole.csv --next b --law separable --router Hash --n 1e9
+plan whole.csv --next b --law separable --router Hash --flops 10
+plan whole.csv --next slope --law separable --router Hash
+plan whole.csv --law separable --flops 1e16 --experts 4
+plan whole.csv --law separable --flops 1e16 --router Hash
+plan whole.csv --law separable --flops 1e16 --n 1e9
+plan whole.csv --law separable --flops "1e21 FLOP/s"
+plan whole.csv --law separable --flops 1e21 --inference-tokens -5
+plan whole.csv --law separable --flops 1e21 --top 0
+plan whole.csv --law separable --flops 1e21 --resamples -1
+plan whole.csv --law separable --flops 1e10
+plan whole.csv --law separable --flops 1e21 --memory 1kB
+plan whole.csv --law separable --flops 1e12 --inference-tokens 1e15
+recipe --fit x.csv --width 64
+recipe --n 1e9 --tokens 1e9 --level 0.8
+inspect run --split train --steps 1:2 --text text.txt
+inspect run --split train --steps 1:2 --against other
+evaluate run --routing file.npz --task x
+evaluate run --routing file.npz --table x
+evaluate run --routing file.npz --group-size 1
+evaluate run --routing file.npz --one-hot
+evaluate run --task x --corpus x
+--limit num_experts=4e6 fit many.csv --law hoffmann
+--limit=num_experts=4e6 --limit tokens=2E fit many.csv
+--limit routing_frequency=2 fit many.csv
+--limit fit many.csv
+--limit=loss_own=x fit many.csv
+--limit tokens fit many.csv
+sweep grid.toml --out out --index 3
+sweep grid.toml --out out --index -1
+sweep grid.toml --out out --index 2 --of 2
+sweep grid.toml --out out --index 0 --of 4
+sweep grid.toml --out out --of 2
+sweep grid.toml --out out --index 0 --hold-out largest
+train --out out --coordinator 10.0.0.1:1234
+train --out out --processes 2 --process-id 0
+train --out out --distributed auto --processes 2
+train --out out --coordinator 10.0.0.1 --processes 2 --process-id 0
+train --out out --coordinator a:65536 --processes 2 --process-id 0
+train --out out --coordinator a:1 --processes 2 --process-id 2
+train --out out --coordinator a:1 --processes 0 --process-id 0
+train --out out --config llama
+train --out out --experts 0 --router hash
+train --out out --experts 4
+train --out out --experts 1.5
+train --out out --experts 99999999999999999999999999999999999999999999
+train --out out --router sinkhorn
+train --out out --router sinkhorn --experts 2 --k 3
+train --out out --router sinkhorn --experts 2 --capacity-factor nan
+train --out out --router best
+train --out out --heads 3
+train --out out --gate sigmoid
+train --out out --routing-frequency 0.25
+train --out out --router hash --experts 2 --blocks 3
+train --out out --d-model wide
+train --out out --kqv-size 2147483648
+train --out out --batch-size 1073741824
+train --out out --learning-rate 3e-4x
+train --out out --seed ３
+train --out out --skip-bad-batches 9223372036854775808
+train --out out --colour red
+export --out out --platforms abacus
+export --out out --experts 3
+export --out out --mesh data=2
 """.strip().splitlines()
 
 HEAD = "hyper_id,step,router_type,num_experts,dense_parameter_count,loss_validation"
@@ -121,6 +257,7 @@ TABLES = {
     "moved.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,3,Hash,8,1e7,3\n",
     "shares.csv": HEAD + ",k,routing_frequency,dropped_fraction,flop_increase,seed\n1,2,Hash,4,1e7,3,9,2,-1,0,1.5\n",
     "same.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,2,Hash,4,1e7,2\n",
+    "many.csv": HEAD + "\n0,0,Mine,2097152,1e7,3\n",
 }
 NAMED_TABLES = {
     "most.csv": NAMED + "\n" + "".join(f"r{i % 4},{i},Hash,4,1e7,3\n" for i in range(5)),
@@ -143,11 +280,21 @@ def tables(tmp_path, monkeypatch):
     ]  # fmt: skip
     for name in ("runs", "other"):
         pandas.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
+    routers = [row | {"router_type": "S-Base", "hyper_id": 9 + i} for i, row in enumerate(rows) if i % 3]
+    whole = pandas.DataFrame(rows + routers).assign(k=1, batch_size=64, sequence_length=512)
+    whole["total_parameter_count"] = whole["dense_parameter_count"] * (whole["num_experts"] + 1) / 2
+    whole.to_csv(tmp_path / "whole.csv", index=False)
     (tmp_path / "leverages.csv").write_text("activation,tian_granularity,flops,leverage\n0.5,2,1e18,2\n0.25,2,1e19,3\n")
     (tmp_path / "tasks.csv").write_text("run,params,tokens,acc_a\nx,1e8,1e9,0.5\ny,1e9,1e10,0.6\n")
+    (tmp_path / "losses.csv").write_text("params,tokens,loss_text,acc_a,guess_a\n1e8,1e9,3,0.5,0\n1e9,1e10,2,0.6,0\n")
     (tmp_path / "small.csv").write_text("run,params,tokens,acc_a\nx,0.1,1e9,0.5\ny,1e9,-1,0.6\n")
     for name, text in (TABLES | NAMED_TABLES).items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "log.csv").write_text("run,iteration,E,N,val_loss\na,1,4,1e7,3\n")
+    (tmp_path / "grid.toml").write_text("[base]\nheads = 1\n[[runs]]\nseed = [1, 2, 3]\n")
+    for command in (downstream, plan, predict, reproduce):  # errors in flags need no table
+        name = "released_table" if command is downstream else "released_runs"
+        monkeypatch.setattr(command, name, lambda *_: pytest.fail("a table was fetched"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -158,5 +305,5 @@ def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
     for command in [*commands, *(f"convert {name} --out new-{name}" for name in NAMED_TABLES)]:
         code = main(shlex.split(command))
         lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
-    assert not Path("paper").exists()
+    assert not any(Path(name).exists() for name in ("out", "paper", "t.csv", "x"))
     approved("wrong-commands.txt", "\n".join(lines) + "\n")
