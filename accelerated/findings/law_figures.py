@@ -77,6 +77,7 @@ def _draw_size(panel, law, size: int, losses: dict[int, list[float]], most: int,
 
 def level_figure(results: dict, runs: list[Run]):
     """Return level curves of the loss in the (N, E) plane, a panel per router: the second panel of Figure 1."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
     from matplotlib.ticker import MaxNLocator
 
     laws = [law for law in results["laws"] if law.missing is None and len(law.sizes) > 1]
@@ -93,7 +94,9 @@ def level_figure(results: dict, runs: list[Run]):
         grid = predict_curve(law.fit.best.curve, n[None, :].repeat(e.size, 0), e[:, None].repeat(n.size, 1))
         lines = panel.contour(n, e, grid, levels=levels, colors=[INK], linewidths=0.9)
         _label_levels(panel, lines, 2.0 ** (0.5 + len(counts) // 2), (sizes[0] * 1.12, sizes[-1] / 1.12))
-        _scatter(panel, points, colour_of(results, law.router), (min(losses), max(losses)))
+        darker_if_lower = LinearSegmentedColormap.from_list("loss", [colour_of(results, law.router), "white"])
+        look = {"norm": LogNorm(min(losses), max(losses)), "cmap": darker_if_lower, "edgecolors": INK}
+        panel.scatter(*zip(*points, strict=True), s=34, c=list(points.values()), linewidths=0.6, zorder=3, **look)
         panel.set_xscale("log")
         panel.set_yscale("log", base=2)
         panel.set_yticks(counts, [str(count) for count in counts])
@@ -102,15 +105,6 @@ def level_figure(results: dict, runs: list[Run]):
         panel.set(title=router_name(law.router), xlabel="dense parameters N", xlim=(n[0], n[-1]), ylim=(0.85, e[-1]))
     panels[0].set_ylabel("experts E  (1 = dense)")
     return figure
-
-
-def _scatter(panel, points: dict, colour, ends: tuple[float, float]) -> None:
-    """Draw the runs {(N, E): loss} as dots, darker for a lower loss."""
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm
-
-    scale = LinearSegmentedColormap.from_list("loss", [colour, "white"])
-    look = {"norm": LogNorm(*ends), "cmap": scale, "s": 34, "edgecolors": INK, "linewidths": 0.6, "zorder": 3}
-    panel.scatter([x for x, _ in points], [y for _, y in points], c=list(points.values()), **look)
 
 
 def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> None:

@@ -27,7 +27,8 @@ from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.floor import Form
-from routelaws.accelerated.results.misfit import Bend, Misfit, Rise, SizeMiss, Test
+from routelaws.accelerated.results.misfit import Bend, Misfit, Rise, SizeMiss
+from routelaws.accelerated.results.misfit import Test as FTest
 from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws.intervals import Range
@@ -48,10 +49,10 @@ def law_of(record: dict, kind: type) -> Law:
     known = {name: Constant(**each) for name, each in record["coefficients"].items()}
     known |= {name: Constant(**each) for name, each in record.get("derived", {}).items() if name == "N_cutoff"}
     seeds, largest = (miss[name] for name in ("beyond_seeds", "largest_size"))
-    bend = miss["bend"] and Bend(miss["bend"].pop("value"), Test(*miss["bend"].values()))
+    bend = miss["bend"] and Bend(miss["bend"].pop("value"), FTest(*miss["bend"].values()))
     largest = largest and SizeMiss(largest["N"], 1, largest["log10"])
     sizes = [SizeMiss(*size.values()) for size in miss["sizes"]]
-    misfit = Misfit(sizes, bend, seeds and Test(*seeds.values()), largest, [], None, miss["rise"])
+    misfit = Misfit(sizes, bend, seeds and FTest(*seeds.values()), largest, [], None, miss["rise"])
     best = SimpleNamespace(criterion=record.get("criterion"))
     fit = {"status": record["status"], "rmsle": record["rmsle"], "misfit": misfit, "best": best, "forms": []}
     vars(law).update(record, constants=known, fit=SimpleNamespace(**fit, floor_helps=False))

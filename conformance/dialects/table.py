@@ -307,17 +307,14 @@ BALANCE_LOSS = (
 # Scope: logits [b, S, E], expert [b, S, 1] -> number.
 
 
-def _pooled(z, e):
-    return _loss()(z.reshape(-1, z.shape[-1]), e.reshape(-1, e.shape[-1]))
-
-
 def _parts(z, e):
     return [_loss()(*part) for part in zip(z, e, strict=True)]
 
 
 SCOPE = (
     Dialect("pooled", "the shares of all parts together",
-            ("routelaws within a group", "vMoE and flaxformer within a group", "transformers over layers"), _pooled),
+            ("routelaws within a group", "vMoE and flaxformer within a group", "transformers over layers"),
+            lambda z, e: _loss()(z.reshape(-1, z.shape[-1]), e.reshape(-1, e.shape[-1]))),
     Dialect("mean of parts", "a loss of each part, and their mean",
             ("MaxText over sequences", "MegaBlocks over layers"), lambda z, e: float(np.mean(_parts(z, e)))),
     Dialect("sum of parts", "a loss of each part, and their sum", ("routelaws over routed blocks",),
@@ -537,11 +534,6 @@ CHOICE_CAPACITY = (
 )
 
 
-def _choice_capacity_inputs(seed: int) -> list[tuple]:
-    """Return inputs with c T / E = 1, 5/2, 7/2, 35/16 and 1/4."""
-    return [(2, 2, 1.0), (5, 2, 1.0), (7, 2, 1.0), (7, 4, 1.25), (2, 8, 1.0)]
-
-
 def _layer_norm(x: np.ndarray) -> np.ndarray:
     centred = x - x.mean(axis=-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
@@ -680,7 +672,9 @@ SUBJECTS = {
     "groups": Subject(("batch", "group_size"), GROUPS, _group_inputs, bare=_without_order),
     "expert choice": Subject(("logits", "capacity_factor"), EXPERT_CHOICE, _expert_choice_inputs),
     "capacity of expert choice": Subject(
-        ("num_tokens", "num_experts", "capacity_factor"), CHOICE_CAPACITY, _choice_capacity_inputs),
+        ("num_tokens", "num_experts", "capacity_factor"), CHOICE_CAPACITY,
+        # c T / E = 1, 5/2, 7/2, 35/16 and 1/4
+        lambda seed: [(2, 2, 1.0), (5, 2, 1.0), (7, 2, 1.0), (7, 4, 1.25), (2, 8, 1.0)]),
     "output of expert choice": Subject(("up", "down", "x", "token", "gate"), CHOICE_OUTPUT, _choice_output_inputs),
     "quantile step": Subject(("scores", "bias", "k"), QUANTILE_STEP, _quantile_inputs, bare=_centred),
     "one-hot weights": Subject(("logits",), ONE_HOT, _one_hot_inputs),
