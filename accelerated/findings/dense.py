@@ -14,12 +14,12 @@ from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from ..wording import plural
 from .finding import Finding, Report
-from .law import Law
+from .law import RouterLaw
 from .runs import LEVEL, usual
 from .source import fit_form
 
 
-class DenseLaw(Law):
+class DenseLaw(RouterLaw):
     """The power law L = (N_c/N)^alpha of dense runs; `constants` are alpha and N_c with rough intervals.
 
     The interval of N_c is symmetric in log N_c.

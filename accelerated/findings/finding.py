@@ -56,7 +56,7 @@ class Report(NamedTuple):
 
     @property
     def laws(self) -> list:
-        """The `law.Law` of each router."""
+        """The `law.RouterLaw` of each router."""
         return self.results["laws"]
 
     @property

@@ -37,7 +37,7 @@ FEW = 6
 """With fewer spare runs than this, intervals are wide, because Student's quantile exceeds 2.4."""
 
 
-class Law:
+class RouterLaw:
     """A law that is fitted to the rows of one router.
 
     Attributes:
@@ -76,9 +76,9 @@ class Law:
         return entry | (fitted or {})
 
 
-def find(results: dict, source) -> dict[str, list[Law]]:
-    """Return the `Law` of each router, a bounded law that is fitted to the main rows of the table, as "laws"."""
-    return {"laws": [Law(rows, source.loss_column, fit) for rows, fit in source.fits()]}
+def find(results: dict, source) -> dict[str, list[RouterLaw]]:
+    """Return the `RouterLaw` of each router, a bounded law that is fitted to the main rows of the table, as "laws"."""
+    return {"laws": [RouterLaw(rows, source.loss_column, fit) for rows, fit in source.fits()]}
 
 
 def sentence(report: Report) -> str | None:
@@ -189,7 +189,7 @@ def _constants(report: Report) -> Table:
     return Table(["router", *CONSTANTS, "miss"], rows)
 
 
-def _left_open(report: Report, law: Law):
+def _left_open(report: Report, law: RouterLaw):
     slopes, limit = report.results["slopes"], law.fit.status == "linear limit"
     slopes, spare = slopes[slopes["router"] == law.router], law.rows - len(CONSTANTS[:-1])
     if len(law.sizes) == 2:
@@ -218,7 +218,7 @@ def _left_open(report: Report, law: Law):
         yield from _open_constants(law)
 
 
-def _open_constants(law: Law):
+def _open_constants(law: RouterLaw):
     """Yield a sentence for each constant of a fit that is at an edge or beyond the runs, or whose sign is open."""
     top, start, end, c = law.experts[-1], *(law.constants[name] for name in ("E_start", "E_max", "c"))
     if "E_start at 1" in law.fit.status:

@@ -12,7 +12,7 @@ from ..laws.fitting import LossCurve, predict_curve
 from ..laws.uncertainty import Quantity, profile_intervals
 from ..results.blocks import NOT_DETERMINED, Block, count, counts_span, figure, ten_to, undetermined, verdict
 from .finding import Finding, Report, names, router_name, table
-from .law import Law
+from .law import RouterLaw
 from .runs import LEVEL, REACH, Run
 from .style import (
     DASHED,
@@ -137,7 +137,7 @@ def draw(results: dict, runs: list[Run]):
     return figure
 
 
-def _worth_showing(law: Law, runs: list[Run]) -> bool:
+def _worth_showing(law: RouterLaw, runs: list[Run]) -> bool:
     """Return whether dense models of equal loss are within `REACH` of the trained models."""
     curve = law.fit.best.curve
     if not curve.size < 0:
@@ -146,7 +146,7 @@ def _worth_showing(law: Law, runs: list[Run]) -> bool:
     return bool(law.sizes[0] / REACH < worth.min() and worth.max() < law.sizes[-1] * REACH)
 
 
-def _draw_worth(panel, results: dict, law: Law, points: dict) -> list[float]:
+def _draw_worth(panel, results: dict, law: RouterLaw, points: dict) -> list[float]:
     """Draw the losses {(N, E): mean loss} of a router against effective parameters. Return the effective parameters."""
     sizes, colour, reach = sorted({n for n, _ in points}), colour_of(results, law.router), []
     for i, size in enumerate(sizes):

@@ -15,7 +15,7 @@ import pandas
 from routelaws.accelerated.findings.advice import judge
 from routelaws.accelerated.findings.dense import DenseLaw
 from routelaws.accelerated.findings.finding import Report, TableFacts
-from routelaws.accelerated.findings.law import Law
+from routelaws.accelerated.findings.law import RouterLaw
 from routelaws.accelerated.findings.printed import COLUMNS, LAWS
 from routelaws.accelerated.findings.refits import CHOICES
 from routelaws.accelerated.findings.runs import Repeated, Scatter, SizeScatter
@@ -43,7 +43,7 @@ for frame in map(RESULTS.get, FRAMES):
 RESULTS["other_intervals"]["N"] = RESULTS["other_intervals"]["N"].astype(float)
 
 
-def law_of(record: dict, kind: type) -> Law:
+def law_of(record: dict, kind: type) -> RouterLaw:
     """Return the law behind a record of results.json."""
     law, miss = object.__new__(kind), record["misfit"]
     known = {name: Constant(**each) for name, each in record["coefficients"].items()}
@@ -59,7 +59,7 @@ def law_of(record: dict, kind: type) -> Law:
     return law
 
 
-RESULTS["laws"] = [law_of(record, Law) for record in RESULTS["laws"]]
+RESULTS["laws"] = [law_of(record, RouterLaw) for record in RESULTS["laws"]]
 RESULTS |= {"dense": law_of(RESULTS["dense"], DenseLaw), "table": TableFacts(**RESULTS["table"])}
 SCATTER = RESULTS["seed_scatter"]
 SIZES, POINTS = [SizeScatter(**each) for each in SCATTER["sizes"]], [Repeated(**each) for each in SCATTER["points"]]
