@@ -40,7 +40,7 @@ FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token
 
 _SMALLEST, _LARGEST = 1e5, 1e16  # parameters; the range of sizes of the search
 _FACTORS = ("a", "b", "c", "d", "e")
-_FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (-0.2, 0.2), (0.1, 0.3))  # α, β, λ, δ, γ of the starts
+_FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))  # α, β, λ, δ, γ of the starts
 
 
 class SparsityCoefficients(NamedTuple):
