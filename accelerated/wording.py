@@ -13,7 +13,7 @@ LONGEST_NAME = 100
 """Largest number of characters of a name in a table."""
 
 
-def plural(number: int, noun: str, form: str = "") -> str:
+def plural(number: float, noun: str, form: str = "") -> str:
     """Return a count with its noun.
 
     Args:

@@ -347,6 +347,8 @@ def test_n_is_the_p_of_the_dense_model_of_the_same_shape(converted):
     with_embedding = [rows[0], rows[2] | {"total_parameter_count": log + 32000 * 256}]
     frame, remarks = converted(with_embedding, NARROW)
     assert set(frame["dense_parameter_count"]) == {ours} and "convert --set counted_embeddings=1" in remarks[-1]
+    frame, _ = converted([rows[0], rows[2] | {"total_parameter_count": 1.2 * ours}], NARROW)
+    assert set(frame["dense_parameter_count"]) == {ours}, "a P that much larger counts something else"
 
 
 def test_stated_embeddings_are_in_each_count(converted):

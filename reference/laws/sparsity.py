@@ -40,7 +40,7 @@ FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token
 
 _SMALLEST, _LARGEST = 1e5, 1e16  # parameters; the range of sizes of the search
 _FACTORS = ("a", "b", "c", "d", "e")
-_FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3), (0.1, 0.3))  # α, β, λ, δ, γ of the starts
+_FIRST_EXPONENTS = ((0.3, 0.6), (0.3, 0.6), (-0.2,), (0.1, 0.3, -0.3), (0.1, 0.3))  # α, β, λ, δ, γ of the starts
 
 
 class SparsityCoefficients(NamedTuple):
@@ -196,7 +196,7 @@ def fit_sparsity(
     *,
     search=_smooth.fitted,
 ) -> AdditiveFit:
-    """Fit the sparsity law to a table of runs, from 16 starts.
+    """Fit the sparsity law to a table of runs, from 24 starts.
 
     `additive.py` fits the law. The starts differ in the five exponents. Every term starts as a fifth of the loss in the
     middle of the table (our choice).
@@ -289,7 +289,7 @@ def _check_sparsity(sparsity: np.ndarray) -> np.ndarray:
 
 
 def _starts(log_loss: float) -> np.ndarray:
-    """Return the starts [16, 10]."""
+    """Return the starts [24, 10]."""
     level = log_loss - math.log(5)
     rows = []
     for alpha, beta, lam, delta, gamma in itertools.product(*_FIRST_EXPONENTS):

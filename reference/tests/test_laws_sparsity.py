@@ -52,6 +52,19 @@ def test_optima_are_least(law, flops, sparsity, always_active):
         assert float(reference.predict_loss(size, tokens, sparsity, law)) > found.loss
 
 
+def test_the_best_law_is_found_if_both_terms_of_the_sparsity_fall():
+    size, tokens, idle = (
+        v.ravel() for v in np.meshgrid([1e8, 4e8, 1.6e9, 6.4e9], [1e9, 1e10, 1e11], [0, 0.5, 0.75, 0.875, 0.96875])
+    )
+    law = reference.PUBLISHED._replace(lam=-0.0385, delta=-0.1666)
+    for seed in range(3):
+        noise = np.random.default_rng(seed).normal(0, 1e-3, size.size)
+        fit = reference.fit_sparsity(
+            size, tokens, idle, reference.predict_loss(size, tokens, idle, law) * np.exp(noise), None
+        )
+        assert fit.rmsle < np.sqrt(np.mean(noise**2)) / np.log(10), "the planted law is no better"
+
+
 def test_a_table_that_does_not_determine_the_law_says_so():
     """Two sizes and two numbers of tokens cannot separate the floor from a term with two coefficients."""
     size, tokens, idle = (v.ravel() for v in np.meshgrid([1e9, 1e10], [1e10, 1e11], [0.0, 0.5, 0.75, 0.9]))

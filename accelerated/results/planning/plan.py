@@ -358,7 +358,7 @@ def _has_granularity(ranking: Ranking) -> bool:
 
 
 def budget_words(budget, tokens: float | None, in_hours: bool = False) -> str:
-    limits = [f"{budget.flops / HOUR:g} hours" if in_hours else f"{exponent(budget.flops)} FLOPs"]
+    limits = [plural(budget.flops / HOUR, "hour", "g") if in_hours else f"{exponent(budget.flops)} FLOPs"]
     if math.isfinite(budget.memory):
         limits.append(f"{budget.memory / 1e9:.4g} GB of memory")
     if budget.cached_tokens:
