@@ -46,7 +46,7 @@ def on_the_scale_of_the_search(quantity, value: float, centre: float) -> float:
 
 def found_at(problem, quantity, centre: float, limit: float, alpha: float, ratio: float) -> list[float]:
     """Return best value, low end and high end at a shape."""
-    wide = _ends.Asked(*(field[..., None] for field in _ends.asked_of([quantity], centre)))
+    wide = _ends.LinearQuantities(*(field[..., None] for field in _ends.asked_of([quantity], centre)))
     if alpha == 0:
         best, ends = _ends._linear_ends(problem, wide, limit)
     else:

@@ -78,10 +78,7 @@ def costs_by_experts(frame) -> Callable[[float], Costs]:
     )
     vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
     total, known = column_or_nan(frame, "total_parameter_count"), tokens[tokens > 0]
-    at_sizes = [
-        {float(n): _medians(count[size == n], values[size == n]) for n in np.unique(size)}  # {N: {E: median}}
-        for values in (per_token, total)
-    ]
+    at_sizes = [_at_sizes(size, count, values) for values in (per_token, total)]
     embedding = _between(size, _medians(size, vocabulary * column_or_nan(frame, "d_model")))
     counted = float(counted_embeddings(frame).max(initial=0.0))
     cached, trained = _between(size, _medians(size, cache)), _between(size, _medians(size, tokens))
@@ -111,6 +108,11 @@ def _medians(size: np.ndarray, values: np.ndarray) -> dict[float, float]:
     """Return {N: median of the values at this size}, for sizes with a value above 0."""
     groups = {float(n): values[(size == n) & (values > 0)] for n in np.unique(size)}
     return {n: float(np.median(group)) for n, group in groups.items() if group.size}
+
+
+def _at_sizes(size: np.ndarray, count: np.ndarray, values: np.ndarray) -> dict[float, dict[float, float]]:
+    """Return {N: {E: median}}."""
+    return {float(n): _medians(count[size == n], values[size == n]) for n in np.unique(size)}
 
 
 def _at_experts(at_sizes: dict[float, dict[float, float]], experts: float) -> dict[float, float]:
