@@ -15,7 +15,7 @@ import numpy as np
 
 from routelaws.reference.laws import _levenberg as reference
 from routelaws.reference.laws import broken, two_stage
-from routelaws.reference.laws._levenberg import Optimum
+from routelaws.reference.laws._levenberg import LocalMinimum
 
 
 class Later:
@@ -36,7 +36,7 @@ _NO_LOWER = 1e-14
 _PADDING = 32
 
 
-def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Optimum:
+def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> LocalMinimum:
     """Return the best minimum reached from any start.
 
     Args:
@@ -65,7 +65,7 @@ def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float
         parameters, objective, residual, jacobian = (np.asarray(value) for value in result)
     if not math.isfinite(objective):
         raise ArithmeticError(f"the search from {len(starts)} starts found no finite sum of squares or Huber terms")
-    return Optimum(parameters, float(objective), residual[:rows], jacobian[:rows])
+    return LocalMinimum(parameters, float(objective), residual[:rows], jacobian[:rows])
 
 
 def _log_sum(parameters, features):

@@ -67,11 +67,16 @@ def _errors_left_out(law: Law, columns: list[np.ndarray], loss: np.ndarray, fold
         return _SHORT_CUTS[law.name](refit, columns, loss, folds)
     if not searched_together(law):
         return [refit(out) for out in folds]
-    weights = np.ones((len(folds), loss.size))
+    fits = fit_each(fit, columns, loss, _weights_of(folds, loss.size))
+    return [_errors(law, fold, columns, loss, out) for fold, out in zip(fits, folds, strict=True)]
+
+
+def _weights_of(folds: list, rows: int) -> np.ndarray:
+    """Return [folds, rows]: 0 for the rows of a fold, 1 for all other rows."""
+    weights = np.ones((len(folds), rows))
     for line, out in zip(weights, folds, strict=True):
         line[out] = 0.0
-    fits = fit_each(fit, columns, loss, weights)
-    return [_errors(law, fold, columns, loss, out) for fold, out in zip(fits, folds, strict=True)]
+    return weights
 
 
 def _refit(law: Law, fit, columns: list[np.ndarray], loss: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -157,12 +162,9 @@ def _line_left_out(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def _by_weights(refit: Callable, columns: list[np.ndarray], loss: np.ndarray, folds: list) -> list[np.ndarray]:
-    """Return the errors of a bounded law: a fold has weight 0 for its rows and weight 1 for all other rows."""
+    """Return the errors of a bounded law."""
     size, experts = columns
-    weights = np.ones((len(folds), loss.size))
-    for line, out in zip(weights, folds, strict=True):
-        line[out] = 0.0
-    fits = fit_weighted(size, experts, loss, weights, scan=16, starts=4)
+    fits = fit_weighted(size, experts, loss, _weights_of(folds, loss.size), scan=16, starts=4)
     predicted = np.log10(predict_curves(fits, size, experts))
     return [line[out] - np.log10(loss[out]) for line, out in zip(predicted, folds, strict=True)]
 

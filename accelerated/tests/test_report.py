@@ -295,7 +295,7 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
         write_report(folder, full=True)
 
 
-def section_on(score: registered.Score) -> str:
+def section_on(score: registered.RegisteredScore) -> str:
     return as_markdown(registered_section(Report({}, [], SimpleNamespace(registered=score))))
 
 

@@ -292,9 +292,9 @@ OF_A_TABLE = {
 PREDICTED = {"router": "S-Base", "N": 1_234_567.0, "E": 16.0, "law": "bilinear", "loss": 2.5, "reason": ""}
 
 
-def scored(entries: list[dict], fitted_to: list[int], scored: int, hits: int) -> registered.Score:
+def scored(entries: list[dict], fitted_to: list[int], scored: int, hits: int) -> registered.RegisteredScore:
     frame = pandas.DataFrame(entries, columns=registered.COLUMNS)
-    return registered.Score("noon", [], fitted_to, "loss_validation", 0.8, frame, scored, hits)
+    return registered.RegisteredScore("noon", [], fitted_to, "loss_validation", 0.8, frame, scored, hits)
 
 
 OF_A_SWEEP = {

@@ -30,8 +30,8 @@ _FIRST_DAMPING, _LEAST_DAMPING, _LAST_DAMPING = 1e-3, 1e-12, 1e8
 _NO_LOWER = 1e-14  # the search ends if a step lowers the sum by a smaller share
 
 
-class Optimum(NamedTuple):
-    """The best minimum over all starts."""
+class LocalMinimum(NamedTuple):
+    """A minimum of the sum; from `search`, the lowest over all starts."""
 
     parameters: np.ndarray  # [p]
     objective: float  # sum of the terms
@@ -39,7 +39,7 @@ class Optimum(NamedTuple):
     jacobian: np.ndarray  # [n, p], derivatives of the prediction
 
 
-def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> Optimum:
+def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float = math.inf) -> LocalMinimum:
     """Return the best minimum reached from any start.
 
     Args:
@@ -59,7 +59,7 @@ def search(model: Callable, target: np.ndarray, starts: np.ndarray, delta: float
     return min(minima, key=lambda item: item.objective)
 
 
-def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float) -> Optimum:
+def descend(model: Callable, target: np.ndarray, start: np.ndarray, delta: float) -> LocalMinimum:
     """Return the minimum reached from one start.
 
     Example:
@@ -115,7 +115,7 @@ def power_terms(features: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np
     return total, np.einsum("nj,njp->np", shares, features)
 
 
-def covariance(minimum: Optimum, delta: float = math.inf) -> np.ndarray:
+def covariance(minimum: LocalMinimum, delta: float = math.inf) -> np.ndarray:
     """Return the covariance of the parameters, s² (JᵀJ)⁻¹. Here s² is the sum of squared residuals divided by n - p.
 
     The covariance is NaN for a Huber fit, if n <= p, or if the derivatives are linearly dependent.
@@ -133,7 +133,7 @@ def covariance(minimum: Optimum, delta: float = math.inf) -> np.ndarray:
     return variance * (inverse @ inverse.T) / np.outer(length, length)
 
 
-def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> Optimum:
+def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: float) -> LocalMinimum:
     """Return the state of the search at these parameters. The sum is infinite where the law is NaN."""
     with np.errstate(all="ignore"):  # the sum reveals a step that is too long
         prediction, jacobian = model(parameters)
@@ -141,4 +141,4 @@ def _at(model: Callable, target: np.ndarray, parameters: np.ndarray, delta: floa
         total = float(np.sum(residual**2)) / 2 if math.isinf(delta) else float(np.sum(terms(residual, delta)))
     if not (math.isfinite(total) and np.all(np.isfinite(jacobian))):
         total = math.inf
-    return Optimum(np.asarray(parameters, dtype=np.float64), total, residual, jacobian)
+    return LocalMinimum(np.asarray(parameters, dtype=np.float64), total, residual, jacobian)

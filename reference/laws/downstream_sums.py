@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import InputError
 from . import _levenberg
 from ._huber import check_delta
-from ._levenberg import Optimum, covariance, power_terms
+from ._levenberg import LocalMinimum, covariance, power_terms
 from .downstream import (
     LEAST_GAIN,
     AccuracyFit,
@@ -114,7 +114,7 @@ def _from_the_middle(form: type, centre: np.ndarray) -> np.ndarray:
     return move
 
 
-def _least_share(features: np.ndarray, best: Optimum) -> float:
+def _least_share(features: np.ndarray, best: LocalMinimum) -> float:
     """Return the largest ratio, over the rows, of the smaller term to the larger term."""
     log_terms = features @ best.parameters  # [n, 2]
     ratios = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))  # 1 for the larger term of a row

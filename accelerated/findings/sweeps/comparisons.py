@@ -21,7 +21,7 @@ from ...training.window_losses import few_documents, loss_difference, shown_erro
 from ...wording import plural
 from ..runs import Repeated, Scatter
 from .folder import Sweep, SweepRun
-from .registered import Score, score
+from .registered import RegisteredScore, score
 
 CHANCE = 1.96
 """Half a 95 % interval, in standard errors over documents."""
@@ -87,7 +87,7 @@ class SweepFacts(NamedTuple):
     name: str
     planned: int
     waiting: dict[int, str]
-    registered: Score | None
+    registered: RegisteredScore | None
     left_out: dict[int, str]
     spreads: list[Repeated]
     comparisons: pandas.DataFrame

@@ -187,7 +187,7 @@ COLUMNS = ["router", "N", "E", "runs", "law", "loss", "law_interval", "run_inter
 COLUMNS += ["measured", "error", "inside"]
 
 
-class Score(NamedTuple):
+class RegisteredScore(NamedTuple):
     """The content of predictions.json, with the measured losses.
 
     Attributes:
@@ -207,7 +207,7 @@ class Score(NamedTuple):
     hits: int
 
 
-def score(sweep: Sweep) -> Score | None:
+def score(sweep: Sweep) -> RegisteredScore | None:
     """Return the predictions of a sweep with the measured losses; None without predictions.
 
     Raises:
@@ -226,7 +226,7 @@ def score(sweep: Sweep) -> Score | None:
     counts = sum(len(entry["measured"]) for entry in known), sum(entry["inside"] for entry in known)
     made = content["written"], content["held_out"], content.get("fitted_to", []), content.get("loss_column", LOSS)
     frame = pandas.DataFrame(entries, columns=COLUMNS).astype({"loss": float, "error": float})
-    return Score(*made, content.get("level", LEVEL), frame, *counts)
+    return RegisteredScore(*made, content.get("level", LEVEL), frame, *counts)
 
 
 def _against(entry: dict, runs) -> dict:

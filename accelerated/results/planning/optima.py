@@ -166,7 +166,7 @@ def _candidates(model: Model, choice: Choice, budget: Budget) -> tuple[np.ndarra
 
 
 def affordable(model: Model, sizes: np.ndarray, budget: Budget) -> tuple[np.ndarray, np.ndarray]:
-    """Return those of the sizes [n] that a budget allows, and the tokens of each."""
+    """Return the sizes that a budget allows, out of [n], and the tokens of each."""
     data, flops, memory = costs(model.option, sizes, budget, model.tokens)
     allowed = (flops <= budget.flops * (1 + 1e-12)) & (memory <= budget.memory) & (data >= 1)
     return sizes[allowed], data[allowed]
