@@ -35,6 +35,7 @@ from routelaws.reference.laws._descent import (
 from routelaws.reference.laws._huber import check_delta, terms
 
 HELD = (60, 100)  # `STEPS` of a search with one value held
+HELD_WORTH = 1e-11  # its end: an error in the sum by this share moves the end of an interval by less than NARROW
 ROUNDS = 40  # most rounds to bracket an end
 NARROW = 1e-8  # a bracket below this share of the first step is an end
 STIFFNESS = 1e4
@@ -123,7 +124,7 @@ def _follow(problem: Problem, starts: np.ndarray, most: tuple[int, int], held: H
     """
     theta = np.array(starts)
     with np.errstate(all="ignore"):
-        halves = list(zip(OUTER_SHARE, WORTH, most, strict=True))
+        halves = list(zip(OUTER_SHARE, WORTH if held is None else (WORTH[0], HELD_WORTH), most, strict=True))
         for half in halves if math.isfinite(problem.delta) else halves[1:]:  # least squares need no first half
             theta = _half(problem, theta, held, *half)
     return theta, sums_at(problem, theta), None if held is None else _targets(problem, held.which, theta)[0]
@@ -261,20 +262,31 @@ def covariance(problem: Problem, theta: np.ndarray) -> np.ndarray:
     return matrix
 
 
+def far_ends(problem: Problem, theta, away, quantile: float) -> list[np.ndarray]:
+    """Return θ [p] at the far end of the interval of each coefficient that has vanished; arguments as in `profile`.
+
+    Args:
+        away: [p], which unknowns had vanished.
+    """
+    gone = edges(problem.form, away)
+    if not gone.size:
+        return []
+    signs = np.where(np.array(problem.form.limits, float)[gone] > 0, -1.0, 1.0)
+    return list(_ends(_in_scale(problem), theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
+
+
 def profile(
-    problem: Problem, theta, away, points: np.ndarray | None, quantile: float, derived: Sequence = (), valley=None
+    problem: Problem, begin: Sequence[np.ndarray], points, quantile: float, derived: Sequence = (), valley=None
 ) -> np.ndarray:
     """Return value, low end and high end of each coefficient, of ln L̂ at points, or of each of `derived`.
 
     A coefficient above 0 is given by its ln, any other by arsinh(STEEP v).
 
-    One search finds both ends of all quantities. A lane is one end from one start: the best fit, or the far end of a
-    vanished coefficient.
+    One search finds both ends of all quantities. A lane is one end from one start.
 
     Args:
         problem: the table.
-        theta: [p], the best fit, `brought_back`.
-        away: [p], which unknowns had vanished.
+        begin: the starts θ [p]: the best fit, `brought_back`, and then its `far_ends`.
         points: [columns, m], logs; None for the coefficients.
         quantile: Student's quantile.
         derived: functions of θ [..., p] whose numbers replace the coefficients.
@@ -283,23 +295,22 @@ def profile(
     Returns:
         [m, 3].
     """
-    form = problem.form
-    scaled = partial(_scaled, problem.fast.coefficients, form.positive)
-    problem = problem._replace(fast=problem.fast._replace(coefficients=scaled))
-    begin, gone = [theta], edges(form, away)
-    if gone.size:
-        signs = np.where(np.array(form.limits, float)[gone] > 0, -1.0, 1.0)
-        begin += list(_ends(problem, theta, np.tile(theta, (gone.size, 1)), gone, signs, quantile)[2])
-    which = np.arange(theta.size) if points is None else (points - problem.centres[:, None]).T
+    problem = _in_scale(problem)
+    which = np.arange(begin[0].size) if points is None else (points - problem.centres[:, None]).T
     if derived:
         problem = problem._replace(fast=problem.fast._replace(coefficients=partial(_derived, derived)))
         which = np.arange(len(derived))
     many, lanes = len(which), 2 * len(begin)  # searches for each: both sides, from each start
     at = np.repeat(np.array(begin), 2 * many, axis=0)
     signs = np.tile(np.repeat([-1.0, 1.0], many), len(begin))
-    value, ends, _ = _ends(problem, theta, at, np.tile(which.T, lanes).T, signs, quantile, valley)
+    value, ends, _ = _ends(problem, begin[0], at, np.tile(which.T, lanes).T, signs, quantile, valley)
     ends = ends.reshape(len(begin), 2, many)
     return np.stack([value[:many], ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)], axis=1)
+
+
+def _in_scale(problem: Problem) -> Problem:
+    scaled = partial(_scaled, problem.fast.coefficients, problem.form.positive)
+    return problem._replace(fast=problem.fast._replace(coefficients=scaled))
 
 
 def _scaled(coefficients: Callable, positive, theta: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -45,7 +45,7 @@ class TableSearch:
     """The search of a table from the default starts of its law."""
 
     def __init__(self, form: Form, columns: tuple, loss: np.ndarray, huber: float | None):
-        self.problem, self.form = _problem(form, columns, loss, huber), form
+        self.problem, self.form, self._begins = _problem(form, columns, loss, huber), form, {}
         self._starts = partial(form.starts, columns, form.centres(columns))
 
     @functools.cached_property
@@ -62,11 +62,22 @@ class TableSearch:
         """See `valley` of the reference."""
         return valley(self.form, self.best.theta, partial(_descent.best_of, self.problem))
 
+    def begin(self, quantile: float) -> list[np.ndarray]:
+        """The starts of the search of intervals (see `_descent.profile`), which each kind of interval shares."""
+        if quantile not in self._begins:
+            theta, away = self.brought_back
+            self._begins[quantile] = [theta, *_descent.far_ends(self.problem, theta, away, quantile)]
+        return self._begins[quantile]
+
+    @functools.cached_property
+    def brought_back(self) -> tuple[np.ndarray, np.ndarray]:
+        return _descent.brought_back(self.problem, self.best.theta)
+
     @functools.cached_property
     def lows(self) -> np.ndarray:
         """θ [m, p] of starts for tables like this one: different minima with a sum below `LOW` times the least."""
         theta, value = self.ends
-        lows, last = [_descent.brought_back(self.problem, self.best.theta)[0]], self.best.value
+        lows, last = [self.brought_back[0]], self.best.value
         for i in np.argsort(value):
             if last * (1 + _descent.REACHED) < value[i] < LOW * self.best.value:
                 lows.append(theta[i])
@@ -198,10 +209,9 @@ def intervals(
     if (problem := search.problem) is None:
         return reference.intervals(form, columns, loss, huber, level, points, derived)
     quantile = student_quantile(level, problem.log_loss.size - len(form.positive))
-    best = search.best.theta
-    theta, away = _descent.brought_back(problem, best)
     logs, known = (None, search.valley) if points is None else (problem.fast.logs(points), None)
-    profile_ends = _descent.profile(problem, theta, away, logs, quantile, [function for _, function in derived], known)
+    functions = [function for _, function in derived]
+    profile_ends = _descent.profile(problem, search.begin(quantile), logs, quantile, functions, known)
     names, positive = ["prediction"] * len(profile_ends), np.ones(len(profile_ends), bool)
     if derived:
         names, positive = [name for name, _ in derived], ~positive
@@ -211,7 +221,7 @@ def intervals(
         others = profile_ends if derived else signed(profile_ends)
         profile_ends = np.where(positive[:, None], np.exp(profile_ends), others)
     if points is None and not derived:
-        profile_ends[:, 0] = at_limits(form, profile_ends[:, 0], away)
+        profile_ends[:, 0] = at_limits(form, profile_ends[:, 0], search.brought_back[1])
     profile_ends = profile_ends.tolist()
     return [(name, *ends, level) for name, ends in zip(names, profile_ends, strict=True)]
 

@@ -30,7 +30,7 @@ from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
 from .blocks import NOT_DETERMINED, Block, Notes, Table, figure, span, text, to_html, verdict
 from .encoding import fit_dict, plain
-from .floor import Form, form_of, forms_table, left_out_errors
+from .floor import Form, form_of, forms_left_out, forms_table, left_out_errors
 from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, sizes_of, steepness, warnings
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
@@ -277,6 +277,11 @@ class Fit:
         """The same law with a floor or, for a fit from `floored`, without one."""
         return self.unfloored or self.floored
 
+    @cached_property
+    def forms_left_out(self) -> list[np.ndarray]:
+        """The errors [n] of left-out sizes without and with a floor (see `floor.forms_left_out`)."""
+        return forms_left_out(self)
+
     @property
     def floor_helps(self) -> bool:
         """Whether the same law with a floor predicts left-out sizes better. It needs four sizes to be tested."""
@@ -300,6 +305,11 @@ class Fit:
     def misfit(self) -> Misfit | None:
         """The misfit of the law; None for laws that are not for the loss."""
         return None if self.rows.runs is None else misfit_of(self)
+
+    @cached_property
+    def far(self) -> np.ndarray:
+        """The rows that are runs far from the law, [n] booleans."""
+        return np.isin(self.rows.runs.frame["hyper_id"], [run.hyper_id for run in self.misfit.outliers])
 
     @cached_property
     def cautions(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 FORM     `form_of`           the errors of one form, its cut-off, and the gain of routing at large sizes
 TABLE    `forms_table`       both forms, one column each
-CHOICE   `left_out_errors`   the errors on left-out sizes by which `predict` and `plan` choose the form
+CHOICE   `forms_left_out`    the errors on left-out sizes by which `predict` and `plan` choose the form
 """
 
 import math
@@ -15,7 +15,7 @@ from routelaws.reference.laws.intervals import Range
 
 from ..laws.held_out import leave_one_group_out
 from .blocks import NOT_DETERMINED, Table, count, counts_span, figure, span, undetermined
-from .misfit import SizeMiss, far_runs, how_far_off, largest_size, rise, sizes_of
+from .misfit import SizeMiss, how_far_off, largest_size, rise, sizes_of
 
 USUAL_EXPERTS = 64.0
 """The gain of routing is for this E, or for the largest E of the rows if that is smaller."""
@@ -122,26 +122,27 @@ def cutoff_cell(item: Range | None) -> str:
     return _with_ends(item, count, counts_span) if item.low < math.inf else counts_span(item)
 
 
-def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
-    """Return the RMSLE of left-out sizes without and with a floor, over the rows of all fits that both predict.
+def forms_left_out(fit) -> list[np.ndarray]:
+    """Return the errors [n] of left-out sizes without and with a floor, over the rows of a `Fit` that has both forms.
 
     Runs far from the law are left out of the fits and of the errors. The smallest size does not count: its error is
-    that of a prediction below the runs, and plans are for models above them. None if a fit has no such law, or if no
-    row can be predicted: a floor needs four sizes to be tested.
+    that of a prediction below the runs, and plans are for models above them.
     """
-    pairs = []
-    for fit in fits:
-        if fit.floored is None:
-            return None
-        size, near = sizes_of(fit.rows.runs), ~far_runs(fit)
-        above = size[near] > size.min()
-        near_rows = [column[near] for column in fit.rows.columns], fit.rows.measured[near], size[near]
-        forms = (fit, fit.floored)
-        errors = [each.held_out_size if near.all() else leave_one_group_out(each.law, *near_rows) for each in forms]
-        pairs.append([each.errors[above] for each in errors])
-    if not pairs:
+    size, near, forms = sizes_of(fit.rows.runs), ~fit.far, (fit, fit.floored)
+    above = size[near] > size.min()
+    near_rows = [column[near] for column in fit.rows.columns], fit.rows.measured[near], size[near]
+    errors = [each.held_out_size if near.all() else leave_one_group_out(each.law, *near_rows) for each in forms]
+    return [each.errors[above] for each in errors]
+
+
+def left_out_errors(fits: Sequence) -> tuple[float, float] | None:
+    """Return the RMSLE of `forms_left_out` over the rows of all fits that both forms predict.
+
+    None if a fit has no law with a floor, or if no row can be predicted: a floor needs four sizes to be tested.
+    """
+    if not fits or any(fit.floored is None for fit in fits):
         return None
-    errors = np.concatenate(pairs, axis=1)
+    errors = np.concatenate([fit.forms_left_out for fit in fits], axis=1)
     errors = errors[:, np.isfinite(errors).all(axis=0)]
     if not errors.size:
         return None
@@ -158,5 +159,5 @@ def choice_words(fits: Sequence) -> str:
     (least, better), (most, worse) = sorted(pairs)
     relation = "better than" if least < most else "as well as"
     words = f"{better} predicts left-out sizes {relation} {worse}"
-    far = ", and without runs far from the law" * any(far_runs(fit).any() for fit in without)
+    far = ", and without runs far from the law" * any(fit.far.any() for fit in without)
     return f"{words} (RMSLE {least:.5f} against {most:.5f}, without the smallest{far})"

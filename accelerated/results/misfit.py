@@ -306,12 +306,6 @@ def outliers(fit, size: np.ndarray, known: np.ndarray) -> list[Outlier]:
     return [Outlier(ids[i], *numbers[i], names.get(ids[i], "")) for i in ranked]
 
 
-def far_runs(fit) -> np.ndarray:
-    """Return which rows of a `Fit` are runs far from its law, [n] booleans."""
-    far = [run.hyper_id for run in fit.misfit.outliers]
-    return np.isin(fit.rows.runs.frame["hyper_id"], far) if far else np.zeros(len(fit.rows.runs.frame), dtype=bool)
-
-
 def _rmsle_of(law, columns, loss: np.ndarray, huber: float | None) -> float | None:
     try:
         return law.fit(*columns, loss, **({} if huber is None else {"huber": huber})).rmsle

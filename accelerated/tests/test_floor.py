@@ -6,7 +6,6 @@ import pytest
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.results.floor import left_out_errors
-from routelaws.accelerated.results.misfit import far_runs
 from routelaws.accelerated.results.prediction import _outside
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tests.small_tables import frame_of, write
@@ -109,7 +108,7 @@ def test_runs_far_from_the_law_do_not_choose_the_form(tmp_path):
     loss[wrong] *= 1.35, 0.8, 1.3
     fits = read(write(frame_of(size, experts, loss), tmp_path)).fit("separable")
     [fit] = fits
-    assert np.flatnonzero(far_runs(fit)).tolist() == wrong
+    assert np.flatnonzero(fit.far).tolist() == wrong
     above = size > size.min()
     errors = [np.mean(form.held_out_size.errors[above] ** 2) for form in (fit, fit.floored)]
     assert errors[0] < errors[1] and fit.floor_helps
