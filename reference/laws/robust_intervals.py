@@ -335,8 +335,8 @@ def _mixture(
 def _quantile(scales: np.ndarray, probability: np.ndarray, degrees: int, level: float) -> float:
     """Return the quantile of a mixture of scaled Student variables: |t| is below it with probability `level`.
 
-    `student_quantile` has the integral for one of them. The area is concave in its end, so Newton's steps rise towards
-    the quantile from the quantile of the smallest scale.
+    `student_quantile` has the integral for one of them. Newton's steps start at the quantile for the mean of the
+    squared scales. The area is concave in its end, so the steps rise towards the quantile after the first of them.
     """
     nodes, weights = _gauss_legendre()
 
@@ -344,14 +344,14 @@ def _quantile(scales: np.ndarray, probability: np.ndarray, degrees: int, level: 
         return ends / 2 * (np.cos(ends[:, None] / 2 * (nodes + 1)) ** (degrees - 1) @ weights)
 
     whole, spread = float(area(np.array([math.pi / 2]))[0]), scales * math.sqrt(degrees)
-    quantile = student_quantile(level, degrees) * float(scales.min())
-    for _ in range(100):  # about ten suffice
+    quantile = student_quantile(level, degrees) * math.sqrt(probability @ scales**2)
+    for _ in range(100):  # about five suffice
         ends = np.arctan(quantile / spread)
         missing = level * whole - float(probability @ area(ends))
-        step = missing / float(probability @ (np.cos(ends) ** (degrees + 1) / spread))
-        if not step > 1e-15 * quantile:
-            break
+        step = max(missing / float(probability @ (np.cos(ends) ** (degrees + 1) / spread)), -quantile / 2)
         quantile += step
+        if not abs(step) > 1e-9 * quantile:  # the next step is the square of it
+            break
     return quantile
 
 
