@@ -167,11 +167,11 @@ DEFECTS = (
 
 def said(frame, folder) -> str:
     frame.to_csv(folder / "table.csv", index=False)
-    found = read(folder / "table.csv").fit().to_dict()
-    [fit] = found["fits"]
-    bent = ["bend"] if fit["misfit"]["bend"]["p"] < 1e-3 else []
-    left = [f"{each['router']}: {each['reason']}" for each in found["not_fitted"]]
-    return "\n".join([*fit["cautions"], *bent, *left, *left_out_lines(fit["left_out"])])
+    fits = read(folder / "table.csv").fit()
+    [fit] = fits
+    bent = ["bend"] if fit.misfit.bend.test.p < 1e-3 else []
+    left = [f"{router}: {reason}" for router, reason in fits.not_fitted.items()]
+    return "\n".join([*fit.cautions, *bent, *left, *left_out_lines(fit.rows.left_out)])
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
@@ -216,11 +216,11 @@ def test_no_dense_size_stands_for_a_loss_where_large_models_fail(tmp_path, capsy
         assert main(["predict", str(path), "--n", "1e8", "--experts", "16", "--json"]) == 0
         [found] = json.loads(capsys.readouterr().out)["predictions"]
         assert (found["intervals"]["dense_equivalent"] is not None) == falls
-        rise = read(path).fit().to_dict()["fits"][0]["misfit"]["rise"]
+        rise = read(path).fit()[0].misfit.rise
         assert (rise is None) == falls
-    assert rise["experts"] == 1 and tuple(rise["sizes"]) == (SIZES[0], SIZES[-1])
-    ends = [10 ** LAW.log_loss(n, 1) * (n / 1e7) ** 0.1 for n in rise["sizes"]]
-    assert rise["losses"] == pytest.approx(ends, rel=2e-3)
+    assert rise.experts == 1 and tuple(rise.sizes) == (SIZES[0], SIZES[-1])
+    ends = [10 ** LAW.log_loss(n, 1) * (n / 1e7) ** 0.1 for n in rise.sizes]
+    assert rise.losses == pytest.approx(ends, rel=2e-3)
 
 
 def test_cautions_of_dense_runs_alone(tmp_path):
@@ -276,8 +276,8 @@ def isoflop(sizes=SIZES[:4], budgets=(1e18, 1e19, 1e20)) -> pandas.DataFrame:
 
 def warned(frame, folder, law: str, rows: str | None = None) -> list[str]:
     frame.to_csv(folder / "table.csv", index=False)
-    [fit] = read(folder / "table.csv").where(rows).fit(law).to_dict()["fits"]
-    return fit["cautions"]
+    [fit] = read(folder / "table.csv").where(rows).fit(law)
+    return fit.cautions
 
 
 @pytest.mark.parametrize(("law", "power"), [("hoffmann", 1.0), ("hoffmann", 0.7), ("kaplan", 1.0)])
@@ -312,7 +312,7 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
     frame = isoflop()
     best = frame.loc[frame.groupby("training_flops")["loss_validation"].idxmin(), "hyper_id"].tolist()
     [said] = warned(frame, tmp_path, "compute")
-    assert read(tmp_path / "table.csv").fit("compute").to_dict()["fits"][0]["misfit"]["beyond_seeds"] is None
+    assert read(tmp_path / "table.csv").fit("compute")[0].misfit.seeds is None
     assert said.startswith("models of several sizes have the same budget (1e+18 FLOPs: losses ")
     rows = re.search(r'select the best with --rows "(.*)"$', said)[1]
     assert rows == f"hyper_id in ({', '.join(map(str, best))})"
@@ -360,7 +360,7 @@ def test_runs_that_a_condition_cuts_in_the_middle_are_named(tmp_path, rows, cut)
 @pytest.mark.released
 def test_released_runs_are_warned_of_what_is_so_alone(tmp_path):
     curves = released_file("curves.csv.gz")
-    assert [fit["cautions"] for fit in read(curves).where("clark").fit("separable").to_dict()["fits"]] == [[], [], []]
+    assert [fit.cautions for fit in read(curves).where("clark").fit("separable")] == [[], [], []]
     points = pandas.read_csv(released_file("chinchilla_points.csv")).sort_values("loss", ignore_index=True)
     sizes, flops, losses = points[["params", "training_flops", "loss"]].to_numpy().T
     frame = pandas.DataFrame({"hyper_id": range(245), "step": 1, "router_type": "Dense", "num_experts": 1})
@@ -399,15 +399,15 @@ def test_a_run_that_rows_leaves_out_is_in_no_section_of_a_report(tmp_path):
 @pytest.mark.parametrize(("other", "tested"), [({"seed": 2}, True), ({"tokens": 4e9}, False), ({"corpus": "x"}, False)])
 def test_runs_that_differ_in_more_than_their_seed_are_no_scale_of_chance(tmp_path, other, tested):
     dense_twice(other).to_csv(tmp_path / "table.csv", index=False)
-    [fit] = read(tmp_path / "table.csv").fit("dense").to_dict()["fits"]
-    assert (fit["misfit"]["beyond_seeds"] is not None) == tested and bool(fit["cautions"]) != tested
+    [fit] = read(tmp_path / "table.csv").fit("dense")
+    assert (fit.misfit.seeds is not None) == tested and bool(fit.cautions) != tested
 
 
 def test_huber_is_not_recommended_to_one_who_uses_it(tmp_path):
     frame = make_table(0)
     frame.loc[8, "loss_validation"] = 9.5
     frame.to_csv(tmp_path / "table.csv", index=False)
-    [said] = read(tmp_path / "table.csv").fit(huber=0.001).to_dict()["fits"][0]["cautions"]
+    [said] = read(tmp_path / "table.csv").fit(huber=0.001)[0].cautions
     assert "hyper_id 8: loss 9.5" in said and "--huber" not in said and "decides" not in said
 
 
@@ -656,7 +656,16 @@ POINTS = [v.ravel() for v in np.meshgrid(np.geomspace(2e7, 2e9, 4), [1.0, 4.0, 1
 """N, E and D of 48 runs."""
 
 
-@pytest.mark.parametrize("name", [name for name, law in LAWS.items() if law.measured == "loss"])
+LONG = ("sparsity", "fine-grained", "kaplan")  # their fits take a second each
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LONG))
+        for name, law in LAWS.items() if law.measured == "loss"
+    ],
+)  # fmt: skip
 def test_wrong_runs_are_named_for_each_law_and_none_without_them(name):
     law, (size, experts, tokens) = LAWS[name], POINTS
     held = {
@@ -694,13 +703,12 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
     frame = pandas.DataFrame(rows).rename(columns=names).assign(hyper_id=range(12), step=1000, router_type="S-Base")
     frame.loc[frame["num_experts"] == 1, "router_type"] = "Dense"
     frame.to_csv(tmp_path / "few.csv", index=False)
-    [fit] = read(tmp_path / "few.csv").fit().to_dict()["fits"]
-    [run] = fit["misfit"]["outliers"]
+    [run] = read(tmp_path / "few.csv").fit()[0].misfit.outliers
     law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
-    assert run["hyper_id"] == 5 and run["law"] == pytest.approx(float(law), rel=0.05)
+    assert run.hyper_id == 5 and run.law == pytest.approx(float(law), rel=0.05)
     monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
     assert main(["reproduce", str(tmp_path / "few.csv"), "--out", str(tmp_path / "report")]) == 0
-    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run['law']:.4g}"
+    said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run.law:.4g}"
     assert said in capsys.readouterr().err and said in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
