@@ -56,7 +56,6 @@ def test_closed_forms_are_refits(name, runs, by_size):
     agree(found, wanted, "laws.held_out.closed", f"{name} {by_size}")
 
 
-@pytest.mark.value
 @pytest.mark.slow
 @settings(phases=NO_SHRINKING, max_examples=settings.default.max_examples // 4)
 @given(runs=noisy_tables(), name=st.sampled_from(FORMS[4:]))
