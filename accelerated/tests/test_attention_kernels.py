@@ -72,8 +72,8 @@ def on_cuda(monkeypatch):
 
 @pytest.mark.parametrize(
     ("objective", "positions", "with_mask"),
-    [("causal", "relative", True), ("causal", "rotary", False), ("masked", "relative", False),
-     ("masked", "rotary", True)],
+    [("causal", "relative", True), ("masked", "rotary", True),
+     *(pytest.param(*case, False, marks=pytest.mark.slow) for case in (("causal", "rotary"), ("masked", "relative")))],
 )  # fmt: skip
 def test_a_kernel_gives_the_logits_of_the_reference_and_the_gradient_of_our_own_form(
     objective, positions, with_mask, monkeypatch

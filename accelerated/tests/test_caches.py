@@ -209,6 +209,7 @@ def test_a_command_prints_a_line_if_it_is_slower(capsys, monkeypatch):
     assert capsys.readouterr().err == "routelaws: a cache is not used\n"
 
 
+@pytest.mark.slow
 def test_loops_are_not_read_from_a_folder_that_others_may_write_to(tmp_path):
     source = "from routelaws.accelerated.kernels.compile import jit\n\n@jit\ndef twice(x):\n    return 2 * x\n"
     (tmp_path / "loop.py").write_text(source)

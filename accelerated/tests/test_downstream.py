@@ -168,9 +168,9 @@ def test_the_command_says_why_a_task_is_left_out(tmp_path, monkeypatch, capsys):
 
 
 WINS = {
-    ("direct", "two-stage linear"): (18, 5), ("direct", "no change"): (15, 8), ("direct", "two-stage logistic"): (10, 13),
-    ("direct", "two-stage logistic, same rows"): (14, 8), ("ratio", "direct"): (11, 11),
-    ("ratio", "two-stage ratio"): (8, 14),
+    ("direct", "two-stage linear"): (18, 5), ("direct", "no change"): (15, 8),
+    ("direct", "two-stage logistic"): (10, 13), ("direct", "two-stage logistic, same rows"): (14, 8),
+    ("ratio", "direct"): (11, 11), ("ratio", "two-stage ratio"): (8, 14),
 }  # fmt: skip
 
 

@@ -163,7 +163,8 @@ def test_what_huber_says_without_the_outliers(tmp_path):
 @pytest.mark.released
 def test_a_law_that_is_not_determined_gives_the_coefficients_that_are():
     runs = read(released_file("curves.csv.gz")).where("clark").where("step > 248000").of_loss("loss_curation_corpus")
-    fits = {fit["router"]: fit for fit in runs.fit().to_dict()["fits"]}
+    fitted = runs.fit()
+    fits = {fit["router"]: fit for fit in fitted.to_dict()["fits"]}
     assert fits["Hash"]["status"] == "E_start at 1"
     for fit in fits.values():
         assert not fit["determined"]
@@ -175,5 +176,5 @@ def test_a_law_that_is_not_determined_gives_the_coefficients_that_are():
     assert fits["Hash"]["coefficients"]["b"]["verdict"].startswith(
         "not determined"
     )  # the interval is closed, but reaches from -31 to -0.09
-    printed = shown(runs.fit())
+    printed = shown(fitted)
     assert " ".join(printed.split()).count("these rows do not determine the whole law") == 3

@@ -146,6 +146,7 @@ def fits(law="separable", tables=("table.csv",), level=0.95, huber=None, router=
 
 POINT = dict.fromkeys(("dense_parameters", "num_experts", "teraflops", "utilisation"))
 AT = {"dense_parameters": 1e8, "num_experts": 16}
+DENSE_AT = {"dense_parameters": 1e8}
 BUDGET = Budget(1e16)
 
 
@@ -165,6 +166,7 @@ def next_runs(number="prediction", n=1e9, experts=64, router="S-Base", rows=None
 TASKS = {"law": "direct", "tables": ("accuracies.csv",)}
 FIT, FIT_TASKS = "fit table.csv --law dense", "fit accuracies.csv --law direct"
 PREDICT = "predict table.csv --law separable --n 100M --experts 16"
+PREDICT_DENSE = "predict table.csv --law dense --n 100M"
 PREDICT_TASKS = "predict accuracies.csv --law direct --at flops=1e21"
 PLAN = "plan table.csv --law separable --flops 1e16 --resamples 0 --no-published"
 NEXT = "plan table.csv --law separable --next prediction --n 1e9 --experts 64 --router s-base"
@@ -172,7 +174,7 @@ FEW = "seed == 1 and num_experts < 100 and dense_parameter_count > 2e7"
 
 SAME = {
     FIT: lambda: fits("dense"),
-    "fit table.csv more.csv --law bilinear": lambda: fits("bilinear", ("table.csv", "more.csv")),
+    "fit table.csv more.csv --huber 0.001": lambda: fits("routed-bounded", ("table.csv", "more.csv"), huber=0.001),
     f"{FIT} --loss loss_c4": lambda: fits("dense", loss="loss_c4"),
     f"{FIT} --rows '{FEW}'": lambda: fits("dense", rows=FEW),
     "fit table.csv --huber 0.001": lambda: fits("routed-bounded", huber=0.001),
@@ -193,9 +195,10 @@ SAME = {
         "bilinear", ("table.csv", "more.csv"), at={"dense_parameters": 3e9, "num_experts": 5}
     ),
     f"{PREDICT} --router s-base": lambda: fits(router="S-Base", at=AT),
-    f"{PREDICT} --loss loss_c4": lambda: fits(loss="loss_c4", at=AT),
-    f"{PREDICT} --rows '{FEW}'": lambda: fits(rows=FEW, at=AT),
-    f"{PREDICT} --level 0.8": lambda: fits(level=0.8, at=AT),
+    PREDICT_DENSE: lambda: fits("dense", at=DENSE_AT),
+    f"{PREDICT_DENSE} --loss loss_c4": lambda: fits("dense", loss="loss_c4", at=DENSE_AT),
+    f"{PREDICT_DENSE} --rows '{FEW}'": lambda: fits("dense", rows=FEW, at=DENSE_AT),
+    f"{PREDICT_DENSE} --level 0.8": lambda: fits("dense", level=0.8, at=DENSE_AT),
     "predict table.csv --huber 0.001 --n 1e8 --experts 16": lambda: fits("routed-bounded", huber=0.001, at=AT),
     "predict table.csv --law routed-utilisation --teraflops 0.5 --utilisation 3": lambda: fits(
         "routed-utilisation", at={"teraflops": 0.5, "utilisation": 3.0}
@@ -203,8 +206,8 @@ SAME = {
     "predict table.csv --law compute --floor 1.5 --at flops=1e18": lambda: fits(
         "compute", at={"flops": 1e18}, options={"floor": 1.5}
     ),
-    f"{PREDICT} --count-embeddings 2": lambda: fits(embeddings=2, at=AT),
-    f"{PREDICT} --intervals profile": lambda: fits(intervals="profile", at=AT),
+    f"{PREDICT_DENSE} --count-embeddings 2": lambda: fits("dense", embeddings=2, at=DENSE_AT),
+    f"{PREDICT_DENSE} --intervals hc3": lambda: fits("dense", intervals="hc3", at=DENSE_AT),
     PREDICT_TASKS: lambda: fits(**TASKS, at={"flops": 1e21}),
     f"{PREDICT_TASKS} --task two": lambda: fits(**TASKS, at={"flops": 1e21}, task=("two",)),
     f"{PREDICT_TASKS} --guess-rate 0.2": lambda: fits(**TASKS, at={"flops": 1e21}, guess_rate=0.2),

@@ -464,7 +464,9 @@ FIRST, END = map(int, os.environ.get("ROUTELAWS_FUZZ", "0-300" if QUICK else "0-
 BATCH = 100
 
 
-@pytest.mark.parametrize("first", range(FIRST, END, BATCH))
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=[pytest.mark.slow] * (first > FIRST)) for first in range(FIRST, END, BATCH)]
+)
 def test_a_true_answer_or_one_line(world, tmp_path, first):
     wrong, folder = [], tmp_path / "here"
     for seed in range(first, min(first + BATCH, END)):

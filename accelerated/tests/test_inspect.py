@@ -150,6 +150,7 @@ def test_a_uniform_router_is_named(run_of):
     assert "Blocks 2 and 4: the router is uniform: all experts are about equally likely for every token." in said
 
 
+@pytest.mark.slow
 def test_a_random_policy_agrees_by_chance(run_of):
     run = run_of(router="reinforce", router_scale=1e-3)
     trace = trace_run(run, ids_of(run, 4096), "reinforce")
@@ -157,7 +158,9 @@ def test_a_random_policy_agrees_by_chance(run_of):
     assert any("training and evaluation choose the same expert for" in line for line in said)
 
 
-@pytest.mark.parametrize("name", ["quantile", "expert_choice", "mixture_of_tokens"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("quantile", marks=pytest.mark.slow), "expert_choice", "mixture_of_tokens"]
+)
 def test_a_trace_has_what_the_model_chose(run_of, name):
     """The logits give the choices, for texts of any length."""
     run = run_of(**ROUTERS[name])
@@ -181,7 +184,9 @@ def test_a_trace_has_what_the_model_chose(run_of, name):
     assert html_is_whole(page(trace, told.block_statistics(trace)))
 
 
-@pytest.mark.parametrize(("layout", "blocks"), [("spread", [2, 4]), ("upper", [3, 4])])
+@pytest.mark.parametrize(
+    ("layout", "blocks"), [pytest.param("spread", [2, 4], marks=pytest.mark.slow), ("upper", [3, 4])]
+)
 def test_logits_and_gates_are_those_of_the_model(run_of, layout, blocks):
     run = run_of(router="top_k", k=2, layout=layout)
     ids = ids_of(run, 64)

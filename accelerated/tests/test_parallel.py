@@ -219,7 +219,7 @@ LIMITS = [("shard", math.inf), ("shard", 1.0), ("global", 1.0)]
 
 @pytest.mark.parametrize(
     ("devices", "group", "factor"),
-    [pytest.param(4, *LIMITS[0], marks=pytest.mark.slow), (2, *LIMITS[0]), (4, *LIMITS[1])],
+    [*(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, *LIMITS[0]), (4, *LIMITS[1]))), (2, *LIMITS[0])],
 )
 def test_experts_on_tpus_run_only_on_their_rows(devices, group, factor):
     """A device has one of four experts, or two. The program runs on CPU, with XLA's own products."""

@@ -216,6 +216,7 @@ def test_a_run_reports_what_its_router_learned(small_fields, tmp_path):
     assert any("the router has not learned" in line for line in said)
 
 
+@pytest.mark.slow
 def test_where_experts_choose_only_the_exchange_is_reported(small_fields, tmp_path):
     fields = {**small_fields, "steps": 4, "evaluations": 1}
     run = make_run(fields, tmp_path / "run", router="expert_choice", experts=4, group_size=4)

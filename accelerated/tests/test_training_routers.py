@@ -55,7 +55,12 @@ def test_it_learns_and_goes_on_where_it_was_cut(small_fields, tmp_path, name):
         assert 1 - 1e-6 <= float(last["max_load"]) <= model.expert_count and 0 <= float(last["idle_experts"]) < 1
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+QUICK = ("dense", "list", "reinforce", "bias", "quantile", "expert_choice")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ROUTERS]
+)
 def test_a_step_keeps_the_shapes(small_fields, name):
     """The output state of a step has the shapes of its input, and every field is logged."""
     config = from_mapping({**small_fields, **ROUTERS[name]}, "test")
