@@ -42,6 +42,7 @@ PER_ROW = 3
 def save_figure(figure, path: Path) -> None:
     for form in METADATA:
         write_atomically(path.with_name(f"{path.name}.{form}"), image(figure, form))
+        figure.set_layout_engine("none")  # both have the layout of the first
 
 
 def image(figure, form: str) -> bytes:

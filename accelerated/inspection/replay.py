@@ -3,6 +3,7 @@
 The routing is a file from `routelaws inspect --out` or another program.
 """
 
+import functools
 from pathlib import Path
 
 import jax
@@ -113,15 +114,16 @@ def replayed(run: SavedRun, token: np.ndarray, expert: np.ndarray, gate: np.ndar
     """Return the losses of a run on T tokens. `expert` and `gate` are [n_r, T, k]. `gate` may be None."""
     windows, counted = windows_of(run.config, token, targets=True)
     held = held_routing(run.config, expert, gate, counted.shape)
-
-    @jax.jit
-    def both(params, table, tokens, mask, held):
-        options = {"training": False, "table": table, "mask": mask, "compute_dtype": compute_dtype(run.config)}
-        routing = held if gate is None else Replay(held)
-        return [loss(params, tokens, run.config.model, held=of, **options).cross_entropy for of in (routing, None)]
-
-    sums = np.zeros(2)
+    held, sums = held if gate is None else Replay(held), np.zeros(2)
     for i, mask in enumerate(counted):
-        losses = both(run.params, run.table, windows[i], mask, jax.tree.map(lambda leaf, i=i: leaf[i], held))
+        batch = run.params, run.table, windows[i], mask, jax.tree.map(lambda leaf, i=i: leaf[i], held)
+        losses = _losses(run.config, *batch)
         sums += np.array(losses, np.float64) * mask.sum()
     return {"loss": sums[0] / counted.sum(), "loss_own": sums[1] / counted.sum(), "tokens": int(counted.sum())}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _losses(config: TrainConfig, params, table, tokens, mask, held) -> list[jax.Array]:
+    """Return the losses of a batch with the held routing, and with the run's own."""
+    options = {"training": False, "table": table, "mask": mask, "compute_dtype": compute_dtype(config)}
+    return [loss(params, tokens, config.model, held=of, **options).cross_entropy for of in (held, None)]

@@ -116,7 +116,7 @@ def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
 
 def test_two_labels_that_tell_the_same_are_both_named(run_of):
     run = run_of(router="top_k")
-    trace = trace_run(run, ids_of(run, 64), "top_k")
+    trace = trace_run(run, ids_of(run), "top_k")
     for bits, said in ((1.79, "about equally well"), (1.2, "the token itself mostly decides the expert")):
         labels = {"token": 1.85, "previous": bits, "position": 0.1}
         told_bits = {name: diagnostics.Information(each, 0.1, 0.0) for name, each in labels.items()}
@@ -394,8 +394,8 @@ def test_parts_of_characters_are_bytes(tmp_path, fallback):
 
 
 def test_numpy_alone_reads_the_file(run_of, tmp_path):
-    run = run_of(router="sinkhorn")
-    trace = trace_run(run, ids_of(run), "sinkhorn")
+    run = run_of(router="top_k")
+    trace = trace_run(run, ids_of(run), "top_k")
     write_trace(tmp_path / "routing.npz", trace)
     with np.load(tmp_path / "routing.npz", allow_pickle=False) as stored:
         assert {name for name, value in trace._asdict().items() if value is not None} == {*stored}
@@ -413,7 +413,7 @@ def test_a_dense_run_has_no_router(small_fields, tmp_path):
 
 
 def test_the_own_routing_replayed_gives_the_own_loss(run_of):
-    run = run_of(router="top_k", k=2)
+    run = run_of(router="top_k", k=2, activation="swiglu")
     trace = trace_run(run, ids_of(run, 100), "top_k")
     found = replayed(run, trace.token, trace.expert, trace.gate)
     assert found["loss"] == pytest.approx(found["loss_own"], rel=1e-6) and found["tokens"] == 99
@@ -428,7 +428,7 @@ def test_the_own_routing_replayed_gives_the_own_loss(run_of):
 def test_stored_gates_and_experts_are_used(run_of):
     """Gates of 0 remove the experts. Permuted experts with permuted ids give the same loss."""
     run = run_of(router="top_k", k=2, activation="swiglu")
-    trace = trace_run(run, ids_of(run, 64), "top_k")
+    trace = trace_run(run, ids_of(run, 100), "top_k")
     own = replayed(run, trace.token, trace.expert, trace.gate)["loss"]
     silent = jax.tree.map(np.copy, run.params)
     silent["routed_ffn"]["down"][:] = 0
@@ -612,7 +612,7 @@ def test_the_command_names_the_files_that_it_wrote(run_of, tmp_path, monkeypatch
     from routelaws.accelerated.commands import inspect as command
 
     run = run_of(router="hash")
-    monkeypatch.setattr(command, "_trace", lambda *_: trace_run(run, ids_of(run, 64), "hash"))
+    monkeypatch.setattr(command, "_trace", lambda *_: trace_run(run, ids_of(run), "hash"))
     command.inspect(tmp_path, page=tmp_path / "p.html", out=tmp_path / "o.npz")
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == [
