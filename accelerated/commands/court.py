@@ -11,8 +11,8 @@ from ..results.blocks import Block, Heading, Notes, Table, markdown, percent, sh
 from ..results.court import (
     FAILS,
     Calibrated,
+    CourtScore,
     CourtTable,
-    Score,
     calibration,
     candidates,
     judge,
@@ -85,7 +85,7 @@ def calibration_words(results: Sequence[Calibrated]) -> str:
     )
 
 
-def verdict_blocks(scores: Sequence[Score]) -> list[Block]:
+def verdict_blocks(scores: Sequence[CourtScore]) -> list[Block]:
     heads = ["law", "coefficients", "tables", "fails", "median miss", "worst", "on", "regret", "ignores"]
     rows = verdicts(scores)
     lines = [
@@ -117,7 +117,7 @@ def verdict_blocks(scores: Sequence[Score]) -> list[Block]:
     ]
 
 
-def table_blocks(table: CourtTable, scores: Sequence[Score], top: int | None = None) -> list[Block]:
+def table_blocks(table: CourtTable, scores: Sequence[CourtScore], top: int | None = None) -> list[Block]:
     """Return how each law does on one table, with the errors by direction and the ratios of a grid."""
     of_table = [score for score in scores if score.table is table]
     grid, directions = ratios(table.columns, table.loss), list(table.directions)
@@ -154,7 +154,7 @@ def _span(ends: Sequence[float]) -> str:
     return f"{ends[0]:.3f} to {ends[1]:.3f}"
 
 
-def write_court(blocks: list[Block], scores: Sequence[Score], folder: Path) -> None:
+def write_court(blocks: list[Block], scores: Sequence[CourtScore], folder: Path) -> None:
     """Write court.md and the figure into a folder.
 
     Raises:
@@ -187,7 +187,7 @@ def write_court(blocks: list[Block], scores: Sequence[Score], folder: Path) -> N
         raise InputError(f"--out {error.filename or folder}: {error.strerror or error}") from None
 
 
-def draw_misses(scores: Sequence[Score]):
+def draw_misses(scores: Sequence[CourtScore]):
     """Draw the misses as shares of the spread, a line for each law. Return the matplotlib figure."""
     from matplotlib import pyplot
 

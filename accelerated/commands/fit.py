@@ -8,7 +8,7 @@ import tyro
 
 from ..results.blocks import Heading, show
 from ..results.encoding import dumps
-from ..results.rows import Choice, law_of
+from ..results.rows import RowChoice, law_of
 from ..results.runs import fit_table, fits_blocks, with_options
 from .flags import refuse
 from .output import write_folder
@@ -64,7 +64,7 @@ class FitFlags:
     count_embeddings: int | None = None
     intervals: Literal["profile", "size", "hc3", "all"] | None = None
 
-    def choice(self) -> Choice:
+    def choice(self) -> RowChoice:
         """Return the choices besides the law; raise `InputError` if a flag is for another kind of law."""
         law, options = law_of(self.law), {} if self.floor is None else {"floor": self.floor}
         accuracies = {"task": self.task or None, "guess-rate": self.guess_rate, "tasks": self.tasks}
@@ -78,7 +78,7 @@ class FitFlags:
             refuse({"count-embeddings": self.count_embeddings}, "it is for laws of the loss; leave it out")
         with_options(law, options)
         chosen = self.loss, self.rows, self.task, self.tasks, self.guess_rate, options, self.count_embeddings
-        return Choice(*chosen, self.intervals)
+        return RowChoice(*chosen, self.intervals)
 
 
 FIGURE = (

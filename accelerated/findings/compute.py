@@ -15,7 +15,7 @@ from ..results.fit import Fit
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from .finding import Finding, Report, change, router_name, table
-from .runs import REACH, Run, usual_frequency
+from .runs import REACH, TableRun, usual_frequency
 from .source import fit_form
 from .style import INK, colour_of, loss_axis, panel_grid, plain_ticks, shared_legend
 
@@ -61,7 +61,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     }
 
 
-def kind_of(run: Run, usual: float | None) -> str:
+def kind_of(run: TableRun, usual: float | None) -> str:
     """Describe how a run differs from the main grid."""
     if run.router == DENSE:
         return PLAIN if run.flop_increase == 1 else f"dense, FFN ×{run.flop_increase:g}"
@@ -73,7 +73,7 @@ def kind_of(run: Run, usual: float | None) -> str:
     return ", ".join(differs) or MAIN
 
 
-def _points(router: str, runs: list[Run], kinds: list[str], fit: Fit) -> pandas.DataFrame:
+def _points(router: str, runs: list[TableRun], kinds: list[str], fit: Fit) -> pandas.DataFrame:
     (flops, used), law = fit.rows.columns, fit.best.coefficients
     fitted = fit.law.predict(fit.best, flops, used)
     known = {"F": flops, "B": used, "loss": fit.rows.measured, "fitted": fitted}
@@ -178,7 +178,7 @@ def _off(results: dict) -> str:
     )
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     """Return the loss of every run against its equivalent FLOPs by the (F, B) law, one panel per router."""
     points = results["utilisation_runs"].dropna(subset="effective")
     if points.empty or not other_kinds(results):

@@ -8,13 +8,13 @@ import pandas
 from ..results.blocks import Block, figure, span
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, ends, router_name, table
-from .runs import Run, frame_of, in_percent, means, usual
+from .runs import TableRun, frame_of, in_percent, means, usual
 
 COLUMNS = ["router", "before", "E", "sizes", "percent", "low", "high", "per_doubling"]
 REACHED = ["reached", "reached_low", "reached_high", "reached_sizes"]
 
 
-def steps(runs: list[Run]) -> pandas.DataFrame:
+def steps(runs: list[TableRun]) -> pandas.DataFrame:
     """Return the gain of each step in E for each router, as a mean over the sizes with both E.
 
     Returns:

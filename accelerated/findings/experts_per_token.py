@@ -11,7 +11,7 @@ import pandas
 from ..results.blocks import Block, figure, span
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, router_name, table
-from .runs import CELL, Run, frame_of, means, usual_frequency
+from .runs import CELL, TableRun, frame_of, means, usual_frequency
 from .style import INK, colour_of, dots, loss_rows, panel_grid, plain_ticks, size_name, size_shade, with_room
 
 LARGER = "the next larger model"
@@ -22,7 +22,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     return {"experts_per_token": frame, "gains_per_flop": versus(frame)}
 
 
-def points(runs: list[Run]) -> pandas.DataFrame:
+def points(runs: list[TableRun]) -> pandas.DataFrame:
     """Return the models that differ only in k, or only in flop_increase, with their gains.
 
     Returns:
@@ -121,7 +121,7 @@ def _versus_table(frame: pandas.DataFrame) -> list[Block]:
     ]
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     """Return loss against forward FLOPs for each k and for wider dense models, a panel per router and size."""
     frame = results["experts_per_token"]
     frame = frame[frame.groupby(CELL)["flops"].transform(_known_mean).notna()]

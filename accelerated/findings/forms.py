@@ -15,7 +15,7 @@ from ..laws.catalogue import LAWS
 from ..results.blocks import Block, figure, log_percent
 from ..results.fit import Fit
 from .finding import Finding, Report, bullets, router_name, table
-from .runs import Run
+from .runs import TableRun
 from .source import BOUNDED, fit_form
 from .style import colour_of, dots, panel_grid, shared_legend
 
@@ -110,7 +110,7 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     from matplotlib.ticker import MaxNLocator
 
     fitted = results["forms"][results["forms"]["missing"].isna()]

@@ -22,7 +22,7 @@ from . import (
     worth,
 )
 from .finding import TableFacts
-from .runs import LEVEL, Run, point_of, seed_scatter, usual_frequency
+from .runs import LEVEL, TableRun, point_of, seed_scatter, usual_frequency
 from .source import Source, seeds_chosen, size_labels
 
 FINDINGS = (
@@ -56,7 +56,7 @@ ABOUT = (
 
 def gather(
     source: Runs, tell=lambda line: None, huber: float | None = None, point=point_of, name: str = ""
-) -> tuple[dict, list[Run]]:
+) -> tuple[dict, list[TableRun]]:
     """Return the results of a table and its trusted runs.
 
     Args:
@@ -83,7 +83,7 @@ def gather(
     return results, good
 
 
-def _facts(table: Source, runs: list[Run]) -> TableFacts:
+def _facts(table: Source, runs: list[TableRun]) -> TableFacts:
     routed = [run for run in runs if run.router != DENSE]
     return TableFacts(
         table.name, len(table.frame), len(runs), table.released, table.rows or "every seed", table.has_condition,

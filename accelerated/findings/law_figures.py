@@ -6,7 +6,7 @@ import pandas
 from ..laws.fitting import predict_curve
 from ..results.blocks import count
 from .finding import router_name
-from .runs import Run
+from .runs import TableRun
 from .style import (
     INK,
     colour_of,
@@ -28,7 +28,7 @@ FAR = 1e3
 """The axis includes the end of an interval if it is within this factor of the values."""
 
 
-def loss_figure(results: dict, runs: list[Run]):
+def loss_figure(results: dict, runs: list[TableRun]):
     """Return loss against E at each size with the fitted law, one panel per router: the first panel of Figure 1."""
     laws = [law for law in results["laws"] if losses_of(runs, law.router)]
     if not laws:
@@ -75,7 +75,7 @@ def _draw_size(panel, law, size: int, losses: dict[int, list[float]], most: int,
     return fine[-1], line[-1]
 
 
-def level_figure(results: dict, runs: list[Run]):
+def level_figure(results: dict, runs: list[TableRun]):
     """Return level curves of the loss in the (N, E) plane, a panel per router: the second panel of Figure 1."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
     from matplotlib.ticker import MaxNLocator
@@ -131,7 +131,7 @@ def _label_levels(panel, lines, height: float, reach: tuple[float, float]) -> No
             )
 
 
-def coefficients_figure(results: dict, runs: list[Run]):
+def coefficients_figure(results: dict, runs: list[TableRun]):
     """Return each coefficient with its interval for each router, and the paper's printed value."""
     from matplotlib.ticker import MaxNLocator
 

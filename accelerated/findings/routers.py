@@ -15,7 +15,7 @@ from ..results.misfit import CLEAR
 from ..tables.schema import DENSE
 from ..wording import plural
 from .finding import Finding, Report, change, ends, router_name, table
-from .runs import LEVEL, Run, Scatter, frame_of, in_percent, means, usual
+from .runs import LEVEL, Scatter, TableRun, frame_of, in_percent, means, usual
 from .style import (
     DASHED,
     INK,
@@ -49,7 +49,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     return {"pairs": compare(source.good, alpha, results["seed_scatter"])}
 
 
-def compare(runs: list[Run], alpha: float | None, scatter: Scatter | None) -> pandas.DataFrame:
+def compare(runs: list[TableRun], alpha: float | None, scatter: Scatter | None) -> pandas.DataFrame:
     """Compare each pair of routers at each (N, E) that both have, and on average.
 
     Args:
@@ -226,7 +226,7 @@ def _opposite(report: Report, frame: pandas.DataFrame) -> str:
     return " ".join(lines) + " The other pairs have the same order in all of their cells." * (len(lines) < len(pairs))
 
 
-def routers_figure(results: dict, runs: list[Run]):
+def routers_figure(results: dict, runs: list[TableRun]):
     routers = [law.router for law in results["laws"]]
     if len(routers) < 2:
         return None
@@ -254,7 +254,7 @@ def routers_figure(results: dict, runs: list[Run]):
     return figure
 
 
-def pairs_figure(results: dict, runs: list[Run]):
+def pairs_figure(results: dict, runs: list[TableRun]):
     """Return the difference of each pair of routers against E, a line per size."""
     frame = results["pairs"]
     pairs, ends = overall(frame), [0, *frame.dropna(subset=["N", "E"])["percent"]]

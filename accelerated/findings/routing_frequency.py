@@ -6,14 +6,14 @@ import pandas
 from ..results.blocks import Block, Table, figure, share
 from ..tables.schema import DENSE
 from .finding import Finding, Report, change, ends, router_name, table
-from .runs import CELL, Run, frame_of, in_percent, means, usual_frequency
+from .runs import CELL, TableRun, frame_of, in_percent, means, usual_frequency
 from .style import colour_of, dots, label_ends, loss_rows, panel_grid, size_name, size_shade, with_room
 
 LEAST = 0.5
 """The paper recommends routing at least this share of the blocks."""
 
 
-def compare(runs: list[Run]) -> pandas.DataFrame:
+def compare(runs: list[TableRun]) -> pandas.DataFrame:
     """Compare the loss at each R with the loss at the usual R, of the same router, N and E.
 
     Returns:
@@ -66,7 +66,7 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     cells = results["routing_frequency"].dropna(subset="N")
     if cells.empty:
         return None

@@ -39,7 +39,7 @@ def in_percent(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows.assign(**{name: change.map(log_percent) for name, change in ends.items()})
 
 
-class Run(NamedTuple):
+class TableRun(NamedTuple):
     """The last evaluation of a run, with defaults for columns that the table lacks."""
 
     hyper_id: int
@@ -67,24 +67,26 @@ class Run(NamedTuple):
 CELL = ["router", "N", "E"]
 
 
-def frame_of(runs: list[Run]) -> pandas.DataFrame:
+def frame_of(runs: list[TableRun]) -> pandas.DataFrame:
     """Return runs as a frame, with the letters N, E and R as names."""
-    frame = pandas.DataFrame(runs, columns=Run._fields).rename(columns={"size": "N", "experts": "E", "frequency": "R"})
+    frame = pandas.DataFrame(runs, columns=TableRun._fields).rename(
+        columns={"size": "N", "experts": "E", "frequency": "R"}
+    )
     return frame.astype({"N": "Int64", "E": "Int64", "R": float, "flops": float, "loss": float})
 
 
-def trusted(runs: list[Run]) -> list[Run]:
+def trusted(runs: list[TableRun]) -> list[TableRun]:
     """Return the runs that have a loss and are not in `paper.SUSPECTS`."""
     return [run for run in runs if run.loss is not None and not run.suspect]
 
 
-def usual_frequency(runs: list[Run]) -> float | None:
+def usual_frequency(runs: list[TableRun]) -> float | None:
     """Return the most common routing frequency of the routed runs with k = 1. A tie gives the larger frequency."""
     values = [run.frequency for run in runs if run.router != DENSE and run.k == 1 and run.frequency is not None]
     return max(set(values), key=lambda value: (values.count(value), value)) if values else None
 
 
-def usual(runs: list[Run]) -> list[Run]:
+def usual(runs: list[TableRun]) -> list[TableRun]:
     """Return the runs of the paper's main grid: k = 1, the usual routing frequency, no widened dense runs."""
     frequency = usual_frequency(runs)
     return [
@@ -94,7 +96,7 @@ def usual(runs: list[Run]) -> list[Run]:
     ]
 
 
-def point_of(run: Run) -> tuple:
+def point_of(run: TableRun) -> tuple:
     """Return a key that is equal for runs whose rows differ only in the seed."""
     return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
 
@@ -138,7 +140,7 @@ class Scatter(NamedTuple):
     points: list[Repeated]
 
 
-def seed_scatter(runs: list[Run], point=point_of) -> Scatter | None:
+def seed_scatter(runs: list[TableRun], point=point_of) -> Scatter | None:
     """Return the scatter over seeds; None if no point has several seeds.
 
     Args:
@@ -168,7 +170,7 @@ def _deviation(squares: float, degrees: int) -> tuple[float, float, int]:
     return deviation, log_percent(deviation), degrees
 
 
-def _seeds(group: list[Run]) -> Repeated:
+def _seeds(group: list[TableRun]) -> Repeated:
     first, losses = group[0], [run.loss for run in group]
     ends = max(losses) - min(losses), float(np.std(losses, ddof=1))
     return Repeated(first.router, first.size, first.experts, [run.seed for run in group], losses, *ends)

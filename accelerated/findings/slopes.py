@@ -16,7 +16,7 @@ from ..laws.uncertainty import Quantity, profile_intervals, student_quantile
 from ..results.blocks import Block, Table, figure, log_percent, span, verdict
 from ..wording import plural
 from .finding import Finding, Report, router_name, table
-from .runs import LEVEL, Run
+from .runs import LEVEL, TableRun
 from .source import columns_of
 from .style import colour_of, dots, panel_grid, shared_legend, size_axis
 
@@ -188,7 +188,7 @@ def _gain_table(report: Report) -> list[Block]:
     return [words, table(report.gains, columns, keys=2)] if len(report.gains) else []
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     """Return slopes against N: the measured slope per tenfold E, and the law's slope per tenfold effective experts."""
     slopes = results["slopes"][results["slopes"]["router"].isin(results["slopes"].dropna(subset="slope")["router"])]
     if slopes.empty:

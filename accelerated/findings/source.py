@@ -27,7 +27,7 @@ from ..tables.schema import DENSE
 from ..tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
 from ..tables.table import listed, named
 from . import paper
-from .runs import Run, trusted
+from .runs import TableRun, trusted
 
 BOUNDED = "routed-bounded"
 """The paper's final law."""
@@ -95,12 +95,12 @@ class Source:
         return Source(Runs(self.frame[kept], self._source.paths, self.rows, self.loss_column), self.name)
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TableRun]:
         rows = self.last.to_dict("records")
         return [_run(self, row, tokens) for row, tokens in zip(rows, taken_per_step(self.last), strict=True)]
 
     @cached_property
-    def good(self) -> list[Run]:
+    def good(self) -> list[TableRun]:
         """The trusted runs that a user's condition does not exclude."""
         return trusted(self.part.runs)
 
@@ -197,13 +197,13 @@ def _is_released(last) -> bool:
     return there >= set(paper.DENSE_LOSSES.items())
 
 
-def _run(table: Source, row: dict, tokens: float) -> Run:
+def _run(table: Source, row: dict, tokens: float) -> TableRun:
     router = row["router_type"]
     dense = router == DENSE
     frequency = None if dense else _number(row, "routing_frequency")
     losses = {name: _number(row, name) for name in table.loss_columns}
     flops = _number(row, "flops_per_step") or None
-    return Run(
+    return TableRun(
         int(row["hyper_id"]),
         router,
         int(row["dense_parameter_count"]),

@@ -14,7 +14,7 @@ from ..files import write_atomically
 from ..results.blocks import count
 from ..tables.schema import DENSE
 from .finding import loss_name
-from .runs import Run, usual
+from .runs import TableRun, usual
 
 COLOURS = {DENSE: "#4a4a4a", "Hash": "#d55e00", "S-Base": "#0072b2", "RL-R": "#009e73"}
 MORE_COLOURS = ("#cc79a7", "#b8860b", "#56b4e9", "#6a3d9a", "#8c510a")
@@ -75,7 +75,7 @@ def panel_grid(count: int, height: float, most: int = PER_ROW) -> tuple:
     return figure, panels
 
 
-def losses_of(runs: list[Run], router: str) -> dict[tuple[int, int], list[float]]:
+def losses_of(runs: list[TableRun], router: str) -> dict[tuple[int, int], list[float]]:
     """Return {(N, E): losses} of the main grid, for the runs of a router and the dense runs."""
     groups: dict = {}
     for run in usual(runs):
@@ -84,7 +84,7 @@ def losses_of(runs: list[Run], router: str) -> dict[tuple[int, int], list[float]
     return dict(sorted(groups.items()))
 
 
-def points_of(runs: list[Run], router: str) -> dict[tuple[int, int], float]:
+def points_of(runs: list[TableRun], router: str) -> dict[tuple[int, int], float]:
     """Return {(N, E): mean loss} of the main grid, for the runs of a router and the dense runs."""
     return {key: float(np.mean(losses)) for key, losses in losses_of(runs, router).items()}
 

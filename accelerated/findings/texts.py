@@ -6,7 +6,7 @@ import pandas
 from ..results.blocks import NOT_DETERMINED, Block, Table, constant, figure, log_percent
 from ..results.encoding import Constant, constants
 from .finding import CONSTANTS, LEGEND, Finding, Report, listed, loss_name, names, router_name, status
-from .runs import Run
+from .runs import TableRun
 from .slopes import at_ends, end_heads
 from .style import colour_of, panel_grid, shared_legend, size_axis
 from .used_runs import blank
@@ -117,7 +117,7 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     """Return, per loss column, the gain from dense to the largest E against N, with profile intervals."""
     gains = results["gains"]
     texts, low, high = gains.groupby("loss", sort=False), gains["N"].min() / 1.3, gains["N"].max() * 1.3

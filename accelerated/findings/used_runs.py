@@ -6,7 +6,7 @@ from ..results.blocks import Block, Table, figure, range_of
 from ..tables.schema import DENSE
 from ..wording import plural
 from .finding import Finding, Report, listed, loss_name, router_name, table
-from .runs import Run, usual, usual_frequency
+from .runs import TableRun, usual, usual_frequency
 
 SAME = ["router", "size", "experts", "k", "frequency", "flop_increase", "seed"]
 """Runs that are equal in these columns were trained more than once."""
@@ -19,16 +19,16 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
     """Return the runs of the table, and the gaps of its main grid.
 
     Returns:
-        "runs": the fields of `Run`, and unused (the first reason why no law that uses N and E has the run; "" if one
-        has). "gaps": the missing router, N, E that other routers or sizes have.
+        "runs": the fields of `TableRun`, and unused (the first reason why no law that uses N and E has the run; "" if
+        one has). "gaps": the missing router, N, E that other routers or sizes have.
     """
     used = {i for rows in source.law_rows() for i in rows.frame["hyper_id"]}
     unused = ["" if run.hyper_id in used else _reason(source, run) for run in source.runs]
-    runs = pandas.DataFrame(source.runs, columns=Run._fields).assign(unused=unused)
+    runs = pandas.DataFrame(source.runs, columns=TableRun._fields).assign(unused=unused)
     return {"runs": runs, "gaps": pandas.DataFrame(_gaps(source.runs), columns=["router", "N", "E"])}
 
 
-def _reason(source, run: Run) -> str:
+def _reason(source, run: TableRun) -> str:
     frequency = usual_frequency(source.runs)
     if run.loss is None:
         return f"{source.loss_column} is blank at the last evaluation"
@@ -47,7 +47,7 @@ def _reason(source, run: Run) -> str:
     return "its k, routing frequency or granularity is not the most common one"
 
 
-def _gaps(runs: list[Run]) -> list[tuple]:
+def _gaps(runs: list[TableRun]) -> list[tuple]:
     main = usual([run for run in runs if run.loss is not None])
     there = {(run.router, run.size, run.experts) for run in main}
     sizes, counts = sorted({run.size for run in main}), sorted({run.experts for run in main if run.router != DENSE})

@@ -13,7 +13,7 @@ from ..laws.uncertainty import Quantity, profile_intervals
 from ..results.blocks import NOT_DETERMINED, Block, count, counts_span, figure, ten_to, undetermined, verdict
 from .finding import Finding, Report, names, router_name, table
 from .law import RouterLaw
-from .runs import LEVEL, REACH, Run
+from .runs import LEVEL, REACH, TableRun
 from .style import (
     DASHED,
     INK,
@@ -111,7 +111,7 @@ def section(report: Report) -> list[Block]:
     return [*blocks, table(known, columns, keys=3)]
 
 
-def draw(results: dict, runs: list[Run]):
+def draw(results: dict, runs: list[TableRun]):
     """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
     laws = [law for law in results["laws"] if law.missing is None and _worth_showing(law, runs)]
     if not laws:
@@ -137,7 +137,7 @@ def draw(results: dict, runs: list[Run]):
     return figure
 
 
-def _worth_showing(law: RouterLaw, runs: list[Run]) -> bool:
+def _worth_showing(law: RouterLaw, runs: list[TableRun]) -> bool:
     """Return whether dense models of equal loss are within `REACH` of the trained models."""
     curve = law.fit.best.curve
     if not curve.size < 0:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from ..findings.gather import gather
-from ..findings.runs import Run
+from ..findings.runs import TableRun
 from ..findings.source import with_main_loss
 from ..findings.sweeps.comparisons import Seconds, find
 from ..findings.sweeps.folder import Sweep, read_sweep, same_but_seed
@@ -13,7 +13,7 @@ from .engine import markdown, write_files
 from .figures.draw import draw_all
 
 
-def gather_sweep(sweep: Sweep) -> tuple[dict, list[Run]]:
+def gather_sweep(sweep: Sweep) -> tuple[dict, list[TableRun]]:
     runs = with_main_loss(Runs(sweep.frame, sweep.folder))
     return gather(runs, point=lambda run: same_but_seed(sweep.planned[run.hyper_id]), name=sweep.name)
 

@@ -24,7 +24,7 @@ from ..tables.selection import RouterRows, select_rows
 from ..tables.table import read_tables, table_path
 from ..wording import plural
 from .row_differences import left_out_lines
-from .rows import COLUMNS, Choice, Rows, column_remarks, training_flops
+from .rows import COLUMNS, RowChoice, Rows, column_remarks, training_flops
 
 SOME = 0.1
 """A warning follows if more than this share of a task's accuracies is far below the guess rate. Our choice."""
@@ -32,7 +32,7 @@ SOME = 0.1
 _ATTEMPTS = re.compile(r"(.+?)[ _]pass@(\d+)")
 
 
-def read_groups(law: Law, path: Path, choice: Choice) -> tuple[list[Rows], dict[str, str], list[str]]:
+def read_groups(law: Law, path: Path, choice: RowChoice) -> tuple[list[Rows], dict[str, str], list[str]]:
     """Read a table of accuracies, a table of leverages, or a results table with dense and routed runs.
 
     Returns:

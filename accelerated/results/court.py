@@ -128,7 +128,7 @@ class Candidate(NamedTuple):
         return np.log(predicted) if (np.isfinite(predicted) & (predicted > 0)).all() else None
 
 
-class Score(NamedTuple):
+class CourtScore(NamedTuple):
     """How a candidate does on a table.
 
     Attributes:
@@ -231,7 +231,7 @@ def candidates(tables: Sequence[CourtTable]) -> list[Candidate]:
     return chosen
 
 
-def judge(tables: Sequence[CourtTable], laws: Sequence[Candidate]) -> list[Score]:
+def judge(tables: Sequence[CourtTable], laws: Sequence[Candidate]) -> list[CourtScore]:
     """Return the scores of each table: laws that ignore least first, then the smallest miss."""
     scores = []
     for table in tables:
@@ -244,7 +244,7 @@ def judge(tables: Sequence[CourtTable], laws: Sequence[Candidate]) -> list[Score
     return scores
 
 
-def _score(candidate: Candidate, table: CourtTable, logs: np.ndarray) -> Score:
+def _score(candidate: Candidate, table: CourtTable, logs: np.ndarray) -> CourtScore:
     ignored, measured = table.ignored(candidate.law), np.log(table.loss)
     left = table.without_factor(logs - measured, ignored)
     directions = table.directions
@@ -253,7 +253,7 @@ def _score(candidate: Candidate, table: CourtTable, logs: np.ndarray) -> Score:
     regrets = regret(table, logs)
     spread = float(np.sqrt(np.mean(table.without_factor(measured, ignored) ** 2)))
     miss = float(np.sqrt(np.mean(left**2)))
-    return Score(
+    return CourtScore(
         candidate, table, miss, spread, errors, ignored, float(regrets.mean()), float(regrets.max()), False,
         ratios(table.columns, np.exp(logs)),
     )  # fmt: skip
@@ -349,9 +349,9 @@ def calibration(
     return results
 
 
-def verdicts(scores: Sequence[Score]) -> list[dict]:
+def verdicts(scores: Sequence[CourtScore]) -> list[dict]:
     """Return one row for each law and its printed coefficients, or all its fits together: misses on unseen tables."""
-    groups: dict[tuple[str, str], list[Score]] = {}
+    groups: dict[tuple[str, str], list[CourtScore]] = {}
     for score in scores:
         name = "fitted" if score.candidate.name.startswith("fitted") else score.candidate.name
         groups.setdefault((score.candidate.law.name, name), []).append(score)
@@ -370,7 +370,7 @@ def verdicts(scores: Sequence[Score]) -> list[dict]:
     return sorted(rows, key=lambda row: (row["fails"], row["median_miss"]))
 
 
-def write_verdicts(scores: Sequence[Score], path: Path = VERDICTS) -> None:
+def write_verdicts(scores: Sequence[CourtScore], path: Path = VERDICTS) -> None:
     """Write `verdicts` as a table."""
     text, rows = io.StringIO(newline=""), verdicts(scores)
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -30,7 +30,7 @@ from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
 from .blocks import NOT_DETERMINED, Block, Notes, Table, figure, span, text, to_html, verdict
 from .encoding import fit_dict, plain
-from .floor import Form, form_of, forms_left_out, forms_table, left_out_errors
+from .floor import FormErrors, form_of, forms_left_out, forms_table, left_out_errors
 from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, sizes_of, steepness, warnings
 from .plotting import plot_fit
 from .prediction import Prediction, point_of, predict
@@ -289,7 +289,7 @@ class Fit:
         return with_floor < without
 
     @cached_property
-    def forms(self) -> list[Form]:
+    def forms(self) -> list[FormErrors]:
         """The law without and with a floor; [] if `floored` is None."""
         return [] if self.floored is None else [form_of(self), form_of(self.floored)]
 
@@ -376,9 +376,9 @@ class Fit:
             "criterion", "objective", "rmsle", "determined", "coefficients": {name: coefficient, or a list with an entry
             for each "N"}, "derived": {"N_cutoff": coefficient, "slopes": [{"N", ...}]}, "method": {"name", "reason"} of
             the intervals or null, "held_out": {kind of left-out rows: RMSLE}, "with_floor": {"better": whether it
-            predicts left-out sizes better, "forms": [`floor.Form` without and with it]} or null, "misfit", "cautions"},
-            and "least_squares": {"coefficients", "rmsle"} with Huber's criterion. Residuals in "misfit" are log10 of
-            the measured loss minus log10 of the law's loss.
+            predicts left-out sizes better, "forms": [`floor.FormErrors` without and with it]} or null, "misfit",
+            "cautions"}, and "least_squares": {"coefficients", "rmsle"} with Huber's criterion. Residuals in "misfit"
+            are log10 of the measured loss minus log10 of the law's loss.
         """
         return plain(fit_dict(self))
 

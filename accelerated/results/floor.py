@@ -34,7 +34,7 @@ class Gain(NamedTuple):
     dense: Range | None  # size of the dense model with the loss of the routed model
 
 
-class Form(NamedTuple):
+class FormErrors(NamedTuple):
     """One form of a law, fitted to the rows of one router.
 
     Attributes:
@@ -55,7 +55,7 @@ class Form(NamedTuple):
     gains: list[Gain]
 
 
-def form_of(fit) -> Form:
+def form_of(fit) -> FormErrors:
     """Return the errors and the main numbers of a `Fit` of the loss."""
     law, columns, loss = fit.law, fit.rows.columns, fit.rows.measured
     rows, unknowns = loss.size, law.coefficient_count(columns) + 1  # the variance is one of them
@@ -68,7 +68,7 @@ def form_of(fit) -> Form:
     gains = []
     if law.columns[1] == "num_experts":
         gains = _gains(fit, [10.0 ** (math.floor(math.log10(columns[0].max())) + i) for i in range(3)])
-    return Form(
+    return FormErrors(
         law.name, fit.rmsle, aicc, fit.held_out_size.rmsle, fit.experts_out, largest, fit.interval("L0"), cutoff, gains
     )
 
@@ -83,7 +83,7 @@ def _gains(fit, sizes: Sequence[float]) -> list[Gain]:
     return [Gain(size, top, *more) for size, *more in zip(sizes, (dense - routed).tolist(), same, strict=True)]
 
 
-def forms_table(forms: Sequence[Form], name: str) -> Table:
+def forms_table(forms: Sequence[FormErrors], name: str) -> Table:
     """Return both forms of the law of one router side by side."""
 
     rows = [

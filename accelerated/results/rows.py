@@ -127,7 +127,7 @@ class Rows(NamedTuple):
         return f"{self.name} on {self.part}" if self.part else self.name
 
 
-class Choice(NamedTuple):
+class RowChoice(NamedTuple):
     """A user's choices for a table of accuracies or leverages, besides the law."""
 
     loss: str | None = None  # the text whose loss a two-stage law uses; for leverages: column of the loss

@@ -28,7 +28,7 @@ from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import DEFAULT_LAW, Choice, column_remarks, law_lines, law_of, rows_of_runs
+from .rows import DEFAULT_LAW, RowChoice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
     from .planning.hours import Clock
@@ -354,7 +354,7 @@ def fits_blocks(fits) -> list[Block]:
 def fit_table(
     law: Law,
     paths: Sequence[Path],
-    choice: Choice,
+    choice: RowChoice,
     level: float = LEVEL,
     huber: float | None = None,
     router: str | None = None,

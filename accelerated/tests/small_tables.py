@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from routelaws.accelerated.findings.runs import Run
+from routelaws.accelerated.findings.runs import TableRun
 
 
 def frame_of(size, experts, loss, router="Top-K", **columns) -> pandas.DataFrame:
@@ -46,7 +46,7 @@ def strict_json(path: Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
-def run(router, size, experts, loss, **fields) -> Run:
+def run(router, size, experts, loss, **fields) -> TableRun:
     usual = {
         "hyper_id": 0,
         "k": 1,
@@ -58,4 +58,4 @@ def run(router, size, experts, loss, **fields) -> Run:
         "suspect": "",
         "losses": {"loss_validation": loss},
     }
-    return Run(router=router, size=size, experts=experts, loss=loss, **usual | fields)
+    return TableRun(router=router, size=size, experts=experts, loss=loss, **usual | fields)

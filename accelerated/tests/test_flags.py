@@ -27,7 +27,7 @@ from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.report import engine
 from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_all
-from routelaws.accelerated.results.rows import Choice
+from routelaws.accelerated.results.rows import RowChoice
 from routelaws.accelerated.results.runs import fit_table, read
 from routelaws.conformance.plain.laws import Bounded
 
@@ -140,7 +140,7 @@ def rows_of(router: str = "Hash") -> list[dict]:
 
 
 def fits(law="separable", tables=("table.csv",), level=0.95, huber=None, router=None, at=None, **choice):
-    chosen = fit_table(LAWS[law], [Path(table) for table in tables], Choice(**choice), level, huber, router)
+    chosen = fit_table(LAWS[law], [Path(table) for table in tables], RowChoice(**choice), level, huber, router)
     return chosen if at is None else predict_all(chosen, point_of(LAWS[law], POINT | at), level)
 
 

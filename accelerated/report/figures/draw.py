@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...files import make_folder
 from ...findings.gather import FINDINGS
-from ...findings.runs import Run
+from ...findings.runs import TableRun
 from ...findings.style import save_figure, styled
 from .training import load_figure, training_figure
 
@@ -22,7 +22,7 @@ OF_A_SWEEP = {"training": training_figure, "load": load_figure}
 
 
 def draw_all(
-    folder: Path, results: dict, runs: list[Run], sweep: "Sweep | None" = None, found=None, tell=None
+    folder: Path, results: dict, runs: list[TableRun], sweep: "Sweep | None" = None, found=None, tell=None
 ) -> list[str]:
     """Draw every figure for which the results have data.
 

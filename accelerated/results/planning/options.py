@@ -378,7 +378,7 @@ def _tokens(fit: Fit, costs: Costs, tokens: float | None) -> float | Callable | 
 # Printed coefficients.
 
 
-class Printed(NamedTuple):
+class PrintedLaw(NamedTuple):
     """The models of one paper, by its law."""
 
     law: str
@@ -387,7 +387,7 @@ class Printed(NamedTuple):
     models: list[Model]
 
 
-def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
+def printed_laws(budget: Budget, tokens: float | None) -> list[PrintedLaw]:
     """Return the laws; with a key-value cache, Hoffmann's law has no models, because it ignores the width."""
     dense, sparse, both = (
         laws[name] for laws, name in
@@ -397,9 +397,9 @@ def printed_laws(budget: Budget, tokens: float | None) -> list[Printed]:
     of_experts = [_of_experts(*kind, tokens) for kind in kinds]
     of_joint = [_of_joint(float(count), tokens) for count in EXPERT_COUNTS]
     return [
-        Printed("hoffmann", dense.source, dense.attested, [_dense(budget.cached_tokens > 0, tokens)]),
-        Printed("fine-grained", sparse.source, sparse.attested, [*of_experts, _without_experts(tokens)]),
-        Printed("joint", both.source, both.attested, of_joint),
+        PrintedLaw("hoffmann", dense.source, dense.attested, [_dense(budget.cached_tokens > 0, tokens)]),
+        PrintedLaw("fine-grained", sparse.source, sparse.attested, [*of_experts, _without_experts(tokens)]),
+        PrintedLaw("joint", both.source, both.attested, of_joint),
     ]
 
 
