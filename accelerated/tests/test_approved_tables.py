@@ -73,7 +73,7 @@ FEW = "seed != 3"
 """All runs except the run far from the law; with a condition, k and R are not checked."""
 
 FITS = {
-    "fit-a-wrong-run.txt": ["fit", "table.csv"],
+    "fit-a-wrong-run.txt": ["fit", "table.csv", "--law", "bilinear"],
     "fit.txt": ["fit", "table.csv", "--rows", FEW],
     "fit.json": ["fit", "table.csv", "--rows", FEW, "--json"],
     "fit-dense.txt": ["fit", "table.csv", "--law", "dense"],
@@ -101,7 +101,9 @@ FITS = {
         "plan", "table.csv", "--flops", "1e16", "--memory", "2GB", "--law", "bilinear", "--loss",
         "loss_c4", "--rows", FEW, "--level", "0.8", "--resamples", "5", "--no-published", "--top", "1", "--out", "plan",
     ],
-    "plan-next.txt": ["plan", "table.csv", "--next", "slope", "--router", "Hash", "--top", "3", "--rows", FEW],
+    "plan-next.txt": [
+        "plan", "table.csv", "--next", "c", "--router", "Hash", "--law", "bilinear", "--top", "3", "--rows", FEW,
+    ],
     "plan-next.json": [
         "plan", "table.csv", "--next", "prediction", "--n", "1e9", "--experts", "64", "--router", "s-base", "--law",
         "separable", "--rows", "k == 1", "--flops", "1e16", "--level", "0.8", "--json",

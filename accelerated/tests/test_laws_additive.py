@@ -89,9 +89,8 @@ def test_the_ends_of_an_interval_are_where_the_sum_reaches_its_limit(delta):
             check("laws.additive.profile", abs(best / limit - 1), message=f"{each.name} {end}")
 
 
-@pytest.mark.value
 @pytest.mark.slow
-@pytest.mark.parametrize("delta", [None, 1e-3])
+@pytest.mark.parametrize("delta", [pytest.param(None, marks=pytest.mark.value), 1e-3])
 def test_intervals_agree(delta):
     columns, loss = noisy(CASES["hoffmann"], LAW, 10)
     at = [[2e9, 1e8], [3e11, 5e9]]
