@@ -32,7 +32,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..wording import in_short, once, plural
+from ..wording import in_short, near, once, plural
 from .agreement import training_tokens
 from .cells import Cells, harmless
 from .columns import ranges
@@ -176,9 +176,7 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str | N
     for flag, names in (("--columns", columns), ("--set", constants)):
         for name in names:
             if name not in TABLE_COLUMNS and not name.startswith("loss_"):
-                raise InputError(
-                    f"{flag} {name}: not a column of the table; allowed: {', '.join(TABLE_COLUMNS)}, loss_NAME"
-                )
+                raise InputError(f"{flag} {name}: not a column; {near(name, ['loss_NAME', *TABLE_COLUMNS])}")
 
 
 def _converted(
@@ -199,7 +197,8 @@ def _converted(
             f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
         )
     remarks, table = [*source.remarks], Cells(source.name, cells, constants)
-    table.at, table.headers, table.dropped = source.at, columns, dropped
+    table.at, table.headers = source.at, columns
+    table.dropped = {name: source.cells[name] for name in dropped}
     if name := name_column(dropped):
         table.names = source.cells[name]
     dropped = [each for each in dropped if each != name]

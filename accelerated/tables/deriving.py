@@ -5,6 +5,7 @@ losses. Each change has a remark. `counting.py` counts N, P and the FLOPs of a t
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -19,6 +20,13 @@ from .schema import BLANK, DENSE, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
+_FFN = (
+    r"(?<![a-z])(d_?ff|d_?inner|(ffw?n?|feed_?forward|mlp|intermediate|inner|expert)_?(hidden_?)?"
+    r"(dim|size|width|channels|ratio|mult|factor))(?![a-z])"
+)
+"""The name of a column with the width of an FFN, or its ratio to d_model."""
+_WIDTH = 0.15
+"""Tolerated deviation of this width: that of 8/3 d_model from 3 d_model is 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 """The columns that `counting.count_of` counts."""
 
@@ -179,24 +187,49 @@ def _fill_counts(table: Cells) -> None:
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
     _fill_sizes_of_dense(table, numbers)
+    other = _other_widths(table, numbers)
     sizes = table.number("dense_parameter_count").tolist()
     for name in COUNTED:
         blank = table.blank(name)
-        counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
+        counted = {i: None if i in other else _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
+        if name == "dense_parameter_count" and (row := next((i for i in blank if i in other), None)) is not None:
+            raise InputError(f"{table.runs}: row {row + 1}: {other[row]}; name the column of N by --columns {name}=")
         how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
         table.fill(name, values, how)
         # `read_table` reports a missing N; a table without shapes cannot be counted
         told = name == "dense_parameter_count" or "d_model" not in table.cells
         if len(values) < len(blank) and not told:
             row = next(i for i in blank if i not in values)
-            causes = lacking(name, table.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
+            known = {n: v[row] for n, v in numbers.items()}
+            causes = other.get(row) or lacking(name, table.cells["router_type"][row], known)
             missing = in_rows(len(blank) - len(values), table.rows)
             table.remarks.append(
                 f"{name}: cannot be counted from the shape{missing}, so it is blank; {causes} (row {row + 1})"
             )
     if narrow == [None, None]:
         _tell_of_narrow(table, numbers)
+
+
+def _other_widths(table: Cells, numbers: dict[str, list]) -> dict[int, str]:
+    """Return {row: why its shape is not counted} of the rows whose FFN width, in a dropped column, is not the assumed.
+
+    The assumed width is 4 d_model, or 3 d_model with swiglu, and 1/G of it for narrow experts.
+    """
+    other = {}
+    for name, cells in (table.cells | table.dropped).items():
+        if not re.search(_FFN, name, re.IGNORECASE):
+            continue
+        relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
+        for i, value in enumerate(to_numbers(cells)[0]):
+            width = (3 if "swiglu" in numbers["model_options"][i] else 4) * (numbers["d_model"][i] or math.nan)
+            share = value * (numbers["d_model"][i] if relative else 1) / width
+            if value > 0 and min(abs(share * G - 1) for G in (1, numbers["granularity"][i] or 1)) > _WIDTH:
+                other[i] = (
+                    f"{name} is {value:g}, but counts assume FFNs of width {width:g} (with swiglu in model_options 3 "
+                    "d_model, else 4), or 1/granularity of it for experts"
+                )
+    return other
 
 
 def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:

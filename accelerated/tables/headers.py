@@ -24,10 +24,11 @@ _UNIT = re.compile(
     re.IGNORECASE,
 )
 
-_LOSS_UNIT = r"(?<![a-z])(bits?|bpt|ppl|perplexity|(log|base)[ _-]?2(?!\d))(?![a-z])"
-_OTHER_LOSS = r"bpb|bpc|(?<![a-z])(per)?(byte|char(acter)?|word)s?(?![a-z])"
-
-_ACCURACY = r"(?<![a-z])acc(uracy)?(?![a-z])"
+_OTHER_LOSS = r"bpb|bpc|(?<![a-z])((per)?(byte|char(acter)?|word)s?|sum|total)(?![a-z])"
+_LOSS_UNIT = (
+    _OTHER_LOSS + r"|(?<![a-z])(bits?|bpt|ppl?x?|perp(lexity)?|exp|(log|base)[ _-]?(2|10)(?!\d)"  # units
+    r"|acc(uracy)?|bleu\d?|rouge[\dl]?|score|f1|em|mse|percent(age)?|pct)(?![a-z])|%"  # other quantities
+)
 
 
 def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
@@ -40,20 +41,18 @@ def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
     Raises:
         InputError: a header looks like a unit that is not stated.
     """
-    headers = {name: header for name, header in headers.items() if name.startswith("loss_")}
-    other = [name for name, header in headers.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
-    for name, header in headers.items():
-        if unit is None and re.search(_ACCURACY, header, re.IGNORECASE):
+    words = {  # evalPPL has the words eval and PPL
+        name: re.sub("(?<=[a-z])(?=[A-Z])", " ", header) for name, header in headers.items() if name.startswith("loss_")
+    }
+    for name, header in words.items():
+        if unit is None and re.search(_LOSS_UNIT, header, re.IGNORECASE):
             raise InputError(
-                f"{path}: {shorten(header)}: the header seems to name an accuracy, which is no loss; name it acc_TASK "
-                "and use a law of accuracy (docs/downstream.md), or state --loss-unit nats if it is a loss"
+                f"{path}: {shorten(headers[name])}: the header seems to name a unit or another quantity; state "
+                "--loss-unit nats, bits or perplexity (per token) if it is a loss; a sum, or a loss per byte or word, "
+                "cannot be compared, and an accuracy is named acc_TASK (docs/downstream.md)"
             )
-        if unit is None and (name in other or re.search(_LOSS_UNIT, header, re.IGNORECASE)):
-            raise InputError(
-                f"{path}: {shorten(header)}: the header seems to name a unit; state it with --loss-unit nats, bits or "
-                "perplexity (per token; a loss per byte or word cannot be compared)"
-            )
-    return [f"{name}: a loss per byte or word cannot be compared with losses per token" for name in other]
+    other = [name for name, header in words.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
+    return [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:

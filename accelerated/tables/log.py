@@ -20,6 +20,14 @@ ROW = "row"
 """The number of a row; `--columns hyper_id=row` makes each row of a table a run."""
 
 
+PARTS = (
+    "train(ing)?([ _-](set|loss))?",
+    "(val(id(ation)?)?|eval(uation)?|test(ing)?|dev|held[ _-]?out)([ _-](set|loss))?",
+)
+"""Texts of training and of other losses."""
+PART = re.compile("|".join(PARTS), re.IGNORECASE)
+
+
 class Log(NamedTuple):
     axis: str  # column that distinguishes the rows of a run: "step", or the panel's axis, such as tokens
     rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}

@@ -104,6 +104,22 @@ def read_cells(path) -> ParsedRows:
     return ParsedRows(rows, columns)
 
 
+def cut_short(path) -> list[str]:
+    """Return a remark if the last line of a CSV file seems to be cut: no line break, and the shortest last cell."""
+    if not Path(path).is_file() or Path(path).suffix == ".gz" or is_json(path):
+        return []
+    with opened(path) as file:
+        file.seek(max(0, Path(path).stat().st_size - (1 << 16)))
+        *lines, last = file.read().decode(errors="replace").split("\n")
+    ends = [line.strip().rpartition(",")[2] for line in (*lines[1:], last) if line.strip()]
+    if not last.strip() or len(ends) < 3 or len(ends[-1]) >= min(map(len, ends[:-1])):
+        return []
+    return [
+        f"{path}: the last line has no line break, and its last cell {shorten(ends[-1])} is shorter than the others; "
+        "if the file was cut, delete this line"
+    ]
+
+
 def take_apart(text: Text, problems: Problems) -> Iterator[ParsedRows]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1. Skip blank lines.
 

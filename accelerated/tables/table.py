@@ -18,7 +18,7 @@ from ..errors import InputError, printable
 from ..wording import LONGEST_NAME, in_short
 from .agreement import compare
 from .cells import printable_cells
-from .reading import ParsedRows, Text, read_text, take_apart
+from .reading import ParsedRows, Text, cut_short, read_text, take_apart
 from .released import is_released
 from .schema import (
     BLANK,
@@ -31,6 +31,7 @@ from .schema import (
     check_runs,
     or_diverged,
     outside,
+    spellings,
     to_numbers,
     with_numbers,
 )
@@ -102,9 +103,9 @@ def _checked(path, parts: list[_Part], problems: Problems):
     frame = _joined(parts)
     repeated = check_runs(frame, rows, problems)
     problems.raise_if_any()
-    remarks = []
+    remarks = cut_short(path)
     if repeated.any():
-        remarks = [_repeats(rows[repeated])]
+        remarks.append(_repeats(rows[repeated]))
         frame, rows = frame[~repeated].reset_index(drop=True), rows[~repeated]
     if not is_released(path):
         remarks += compare(frame, rows, problems)
@@ -315,6 +316,9 @@ def _numbered_anew(paths: Sequence, frames: list):
     for name in joined.columns:
         if not bounds_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
             joined[name] = joined[name].fillna("").astype(str)
+    for spelled, router in spellings(joined["router_type"].unique()).items():
+        path = joined[SOURCE][joined["router_type"] == spelled].iloc[0]
+        raise InputError(f"{path}: router_type {spelled}; needed: {router}, in this spelling, as in another table")
     joined = with_numbers(joined)
     joined.attrs |= {"remarks": remarks, "diverged": diverged}
     return joined

@@ -297,6 +297,28 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
     assert frame["total_parameter_count"].tolist() == [counted.total_parameters]
 
 
+@pytest.mark.parametrize(
+    ("column", "widths", "refused"),
+    [("d_ff", (2048, 1024, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
+     ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
+     ("expert_capacity_factor", (2, 2, 2, 2), False)],
+)  # fmt: skip
+def test_a_shape_with_another_width_of_the_ffn_is_not_counted(converted, save, tmp_path, column, widths, refused):
+    rows = [
+        row | {column: width, "granularity": G} for row, width, G in zip(shaped(), widths, (1, 2, 1, 1), strict=True)
+    ]
+    if not refused:
+        frame, _ = converted(rows, {"hyper_id": "name"})
+        assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
+        return
+    with pytest.raises(InputError, match=f"row 2: {column} is {widths[1]}, but counts assume FFNs of width 2048 .* N"):
+        convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+    frame, remarks = converted([row | {"dense_parameter_count": 5e6} for row in rows], {"hyper_id": "name"})
+    assert frame["total_parameter_count"].isna().tolist() == [False, True, False, False]
+    assert any(f"total_parameter_count: cannot be counted from the shape, in 1 of 4 rows, so it is blank; {column}" in
+               remark for remark in remarks)  # fmt: skip
+
+
 def narrow(**more) -> list[dict]:
     """Return a layer of 128 experts of half the width, its twin of 64 experts, and the dense model."""
     kinds = {"r0": ("top_k", 128, 8, 2), "r1": ("top_k", 64, 4, 1), "r2": ("dense", 1, 1, 1)}
@@ -368,7 +390,10 @@ def test_stated_embeddings_are_in_each_count(converted):
 @pytest.mark.parametrize(
     ("called", "refused", "other"),
     [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False),
-     ("val_acc", True, False), ("accumulated", False, False), ("loss/byte", True, True), ("log2 loss", True, False),
+     ("val_acc", True, False), ("val_ppx", True, False), ("expLoss", True, False), ("eval_bleu", True, False),
+     ("loss(%)", True, False), ("lm_loss_sum", True, True), ("log10_loss", True, False), ("lm expert", False, False),
+     ("evalPPL", True, False), ("total_loss", True, True), ("accumulated", False, False),
+     ("loss/byte", True, True), ("log2 loss", True, False),
      ("loss_base_20", False, False), ("nll per chars", True, True), ("wordy", False, False)],
 )  # fmt: skip
 def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
@@ -376,10 +401,12 @@ def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
 ):
     rows, columns = [row | {called: row["val_loss"] + 2} for row in make_runs()], MAP | {"loss_validation": called}
     if refused:
-        with pytest.raises(InputError, match=f"'{called}': the header seems to name .* state .*--loss-unit"):
+        with pytest.raises(
+            InputError, match=re.escape(f"'{called}'") + ": the header seems to name .* state --loss-unit"
+        ):
             convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"})
     _, remarks = converted(rows, columns, {"router_type": "Hash"}, "nats" if refused else None)
-    said = "loss_validation: a loss per byte or word cannot be compared with losses per token"
+    said = "loss_validation: a sum, or a loss per byte or word, cannot be compared with losses per token"
     assert (said in remarks) == other
 
 

@@ -409,8 +409,8 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert "panel.csv: its runs have hyper_id 5 to 7 (before: 0 to 2)" in done.remarks
     Path("table.csv").unlink()
     assert refused([one, other], {"hyper_id": "nam", "loss_validation": "val"}, None) == (
-        "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "
-        "router_type, num_experts, dense_parameter_count, loss_validation"
+        "--columns hyper_id=nam: one.csv, other.csv has no column nam; did you mean name? available: name, val, note, "
+        "hyper_id, step, router_type, num_experts, dense_parameter_count, loss_validation"
     )
 
 

@@ -324,10 +324,24 @@ def test_a_folder_that_may_be_a_part_of_a_run_is_asked_for(training):
             write_events(Path("logs", run, part), [(10, "epoch_loss", loss)])
     columns = {"loss_validation": "epoch_loss"}
     message = refused("logs", columns)
-    assert "--columns loss_validation=validation/epoch_loss" in message and "--columns hyper_id=run" in message
-    found, _ = converted("logs", {"loss_validation": "validation/epoch_loss"})
-    assert found == [("a", 10, 4.0), ("b", 10, 4.0)]
-    assert len(converted("logs", columns | {"hyper_id": "run"})[0]) == 4
+    assert "--columns loss_validation=validation/epoch_loss, or rename the runs" in message
+    for name in ["run"] + ["folder"] * (training != "."):
+        assert refused("logs", columns | {"hyper_id": name}) == message
+    columns = {"loss_validation": "validation/epoch_loss"}
+    assert converted("logs", columns)[0] == [("a", 10, 4.0), ("b", 10, 4.0)]
+    if training != ".":
+        assert converted("logs/a", columns)[0] == [("a", 10, 4.0)]
+        columns["loss_train"] = f"{training}/epoch_loss"
+    rows = [
+        (f"{run}/{part}", "epoch_loss", 10, loss)
+        for run in "ab"
+        for part, loss in ((training, 3.0), ("validation", 4.0))
+    ]
+    frame = save(
+        "scalars.csv", ("run", "tag", "step", "value"), *((run.removesuffix("/."), *row) for run, *row in rows)
+    )
+    assert refused(frame, {"loss_validation": "epoch_loss"}) == message.replace("logs:", "scalars.csv:")
+    assert converted(frame, columns)[0] == [("a", 10, 4.0), ("b", 10, 4.0)]
 
 
 def versions(*starts, settings=(HPARAMS, HPARAMS, HPARAMS)):
