@@ -37,10 +37,10 @@ from .agreement import training_tokens
 from .cells import Cells, harmless
 from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
-from .headers import apply_units, check_losses
+from .headers import apply_units, check_headers
 from .identity import BY_ROW
-from .log import ROW, RUN, STEP
-from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
+from .log import RUN, STEP
+from .schema import BLANK, NAME_COLUMNS, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
 from .units import SIZES, UNITS_OF
@@ -131,7 +131,7 @@ def convert_runs(
         remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
-    remarks += [*changed, *_doubtful(cells, columns.get("hyper_id") == ROW)]
+    remarks += [*changed, *_doubtful(cells)]
     return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
 
 
@@ -207,7 +207,7 @@ def _converted(
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
         )
-    remarks += check_losses(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
+    remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
     try:
         replace_cells(table, values, unused)
         apply_units(table, units)
@@ -271,16 +271,17 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
 
 
-def _doubtful(cells: dict[str, list[str]], unnamed: bool) -> list[str]:
-    """Return remarks on losses that are NaN and, if rows are runs, on runs that may be in the table twice."""
+def _doubtful(cells: dict[str, list[str]]) -> list[str]:
+    """Return remarks on losses that are NaN, and on runs whose last rows are equal."""
     remarks = []
     for name in (name for name in cells if name.startswith("loss_")):
         if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
             remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
     same: dict[tuple, list[str]] = {}
-    for row, rest in enumerate(zip(*(cells[name] for name in cells if name != "hyper_id"), strict=True), 1):
-        same.setdefault(rest, []).append(str(row))
-    if twice := [" and ".join(rows) for rows in same.values() if unnamed and len(rows) > 1]:
+    facts = [cells[name] for name in cells if name not in ("hyper_id", SOURCE, *NAME_COLUMNS)]
+    for row in {run: row for row, run in enumerate(cells["hyper_id"])}.values():
+        same.setdefault(tuple(column[row] for column in facts), []).append(str(row + 1))
+    if twice := [" and ".join(rows) for rows in same.values() if len(rows) > 1]:
         remarks.append(f"equal rows of the table: {in_short(twice)}; if they are one run, delete all but one")
     return remarks
 

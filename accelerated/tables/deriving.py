@@ -187,13 +187,13 @@ def _fill_counts(table: Cells) -> None:
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
     _fill_sizes_of_dense(table, numbers)
-    other = _other_widths(table, numbers)
+    of_n, of_all = _not_counted(table, numbers)
     sizes = table.number("dense_parameter_count").tolist()
     for name in COUNTED:
-        blank = table.blank(name)
+        blank, other = table.blank(name), of_n if name == COUNTED[0] else of_all
         counted = {i: None if i in other else _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
-        if name == "dense_parameter_count" and (row := next((i for i in blank if i in other), None)) is not None:
+        if other is of_n and (row := next((i for i in blank if i in other), None)) is not None:
             raise InputError(f"{table.runs}: row {row + 1}: {other[row]}; name the column of N by --columns {name}=")
         how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
         table.fill(name, values, how)
@@ -211,25 +211,26 @@ def _fill_counts(table: Cells) -> None:
         _tell_of_narrow(table, numbers)
 
 
-def _other_widths(table: Cells, numbers: dict[str, list]) -> dict[int, str]:
-    """Return {row: why its shape is not counted} of the rows whose FFN width, in a dropped column, is not the assumed.
+def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return {row: why its shape is not counted} for N, and for P and FLOPs, because of columns without a place.
 
-    The assumed width is 4 d_model, or 3 d_model with swiglu, and 1/G of it for narrow experts.
+    Counts assume FFNs of width 4 d_model, or 3 d_model with swiglu, and 1/G of it for narrow experts.
     """
-    other = {}
+    widths, shared, options = {}, {}, (numbers["model_options"], numbers["routing_options"])
     for name, cells in (table.cells | table.dropped).items():
-        if not re.search(_FFN, name, re.IGNORECASE):
-            continue
-        relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
-        for i, value in enumerate(to_numbers(cells)[0]):
-            width = (3 if "swiglu" in numbers["model_options"][i] else 4) * (numbers["d_model"][i] or math.nan)
-            share = value * (numbers["d_model"][i] if relative else 1) / width
-            if value > 0 and min(abs(share * G - 1) for G in (1, numbers["granularity"][i] or 1)) > _WIDTH:
-                other[i] = (
-                    f"{name} is {value:g}, but counts assume FFNs of width {width:g} (with swiglu in model_options 3 "
-                    "d_model, else 4), or 1/granularity of it for experts"
+        relative, values = re.search("ratio|mult|factor", name, re.IGNORECASE), to_numbers(cells)[0]
+        for i in np.flatnonzero(values > 0) if re.search("shared?_?expert", name, re.IGNORECASE) else ():
+            if "shared-" not in options[1][i] and table.cells["router_type"][i] != DENSE:
+                shared[i] = f"{name} is {values[i]:g}; state it in routing_options, as in shared-{values[i]:g}"
+        for i in np.flatnonzero(values > 0) if re.search(_FFN, name, re.IGNORECASE) else ():
+            width = (3 if "swiglu" in options[0][i] else 4) * (numbers["d_model"][i] or math.nan)
+            share = values[i] * (numbers["d_model"][i] if relative else 1) / width
+            if min(abs(share * G - 1) for G in (1, numbers["granularity"][i] or 1)) > _WIDTH:
+                widths[i] = (
+                    f"{name} is {values[i]:g}, but counts assume FFNs of width {width:g} (4 d_model, with swiglu in "
+                    "model_options 3), or 1/granularity of it for experts"
                 )
-    return other
+    return widths, shared | widths
 
 
 def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from .cells import Cells, in_rows
+from .log import PARTS
 from .schema import shorten, to_numbers
 from .units import SIZES, UNITS_OF, amount, written_out
 
@@ -20,19 +21,21 @@ _UNIT = re.compile(
     r"|(\d|(?<![a-z]))e\+?\d|(\^|\*\*)\+?\d|10[⁰¹²³⁴-⁹]"  # tokens / 1e9, N (10^6)
     r"|(kilo|mega|giga|tera|peta|exa|zetta|(?<![a-z])[kmgtpez])[ _-]?flop"
     r"|(?<![a-z])pf((?![a-z])|days)|(?<![a-z])(day|hour)s?(?![a-z])|flops?[ _]*(/|per)[ _]*s(ec(ond)?s?)?(?![a-z])"
-    r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])",
+    r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])|(?<![a-z])macs?(?![a-z])|flops?[ _-]*(/|per)[ _-]*tok"
+    r"|^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch)",  # 2048 is a unit, too
     re.IGNORECASE,
 )
 
 _OTHER_LOSS = r"bpb|bpc|(?<![a-z])((per)?(byte|char(acter)?|word)s?|sum|total)(?![a-z])"
 _LOSS_UNIT = (
-    _OTHER_LOSS + r"|(?<![a-z])(bits?|bpt|ppl?x?|perp(lexity)?|exp|(log|base)[ _-]?(2|10)(?!\d)"  # units
-    r"|acc(uracy)?|bleu\d?|rouge[\dl]?|score|f1|em|mse|percent(age)?|pct)(?![a-z])|%"  # other quantities
+    _OTHER_LOSS + r"|(?<![a-z])(bits?|bp[td]|ppl?x?|perp(lexity)?|exp|(log|base)[ _-]?(2|10)(?!\d)"  # units
+    r"|acc(uracy)?|bleu\d?|rouge[\dl]?|score|f1|em|mse|percent(age)?|pct"  # other quantities
+    r"|std(dev|err)?|stderr|var(iance)?|delta|diff(erence)?|gain|relative|aux(iliary)?|balanc(e|ing)|z|lr)(?![a-z])|%"
 )
 
 
-def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
-    """Return remarks on headers of losses that are not per token.
+def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
+    """Return remarks on headers that seem to name another loss or another count.
 
     Args:
         headers: {column of the table: column of the file}.
@@ -52,7 +55,14 @@ def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
                 "cannot be compared, and an accuracy is named acc_TASK (docs/downstream.md)"
             )
     other = [name for name, header in words.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
-    return [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
+    remarks = [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
+    if re.search(rf"(?<![a-z])({PARTS[0]})(?![a-z])", words.get("loss_validation", ""), re.IGNORECASE):
+        remarks.append(f"loss_validation: {shorten(headers['loss_validation'])} seems to be a training loss")
+    if re.search(r"(?<![a-z])(total|all)(?![a-z])", size := headers.get("dense_parameter_count", ""), re.IGNORECASE):
+        remarks.append(
+            f"dense_parameter_count: {shorten(size)} seems to count all experts or the embedding; N does not"
+        )
+    return remarks
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:
@@ -72,8 +82,8 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
     if doubtful := {name: shorten(header) for name, header in headers.items() if _UNIT.search(header)}:
         raise InputError(
             f"{table.runs}: {' and '.join(doubtful.values())}: the header seems to name a unit; state it with "
-            f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, or 1 for whole counts (a "
-            "rate, a time or bytes is no count)"
+            f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, the tokens of a "
+            "sample, or 1 for whole counts (a rate, a time or bytes is no count)"
         )
     for name, rows in plain.items():
         cells, scale = table.cells[name], scales.get(name, 1.0)

@@ -159,6 +159,13 @@ def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) ->
             restarts |= restarted
         kept += _one_row_a_step(source, columns, name, own, steps, losses, again)
     remarks = restart_remarks(source.name, restarts)
+    for earlier, later in pairwise(sorted(rows)):
+        first, last = min(steps[i] for i in rows[later]), max(steps[i] for i in rows[earlier])
+        parts = re.match(rf"{re.escape(earlier)}(?![a-zA-Z0-9])", later) and first > last and len(rows[later]) > 1
+        if parts:
+            remarks.append(
+                f"{later} begins after the last step of {earlier}; if it continues this run, give both one name"
+            )
     if again:
         counts = f"at step {in_short(again)}, the later loss counts"
         remarks.append(f"{counts}; if these are two runs, give each its own name")

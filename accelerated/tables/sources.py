@@ -17,6 +17,7 @@ from .trackers.kinds import read_piece
 
 _OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
 """The name of a part of a run: moe8/train, moe8_val."""
+_SUMMARY = r"(grand[ _-])?(total|sum|mean|average|avg|median|std|stdev|min|max|summary)s?\W*"
 _YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 
 
@@ -122,6 +123,11 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
         )
     if not losses:  # a later error names the missing column
         return source
+    for at, name in zip(source.at, cells.get(name_of_runs(cells, columns), ()), strict=False):
+        if re.fullmatch(_SUMMARY, name.strip(), re.IGNORECASE):
+            raise InputError(
+                f"{source.name}: {at}: {name.strip()} seems to summarise rows; delete it, or rename this run"
+            )
     _check_parts(source, columns, losses)
     source = on_one_branch(source, columns, losses)
     cells = source.cells
@@ -148,22 +154,21 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
 
 def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
     """Raise `InputError` if names of runs or another column say that a loss is of training and of validation."""
-    called = name_of_runs(source.cells, columns)
     for loss in losses:
         runs: dict[str, dict[str, str]] = {}
-        for run, cell in zip(source.cells.get(called, ()), source.cells[loss], strict=False):
+        for run, cell in zip(
+            source.cells.get(name_of_runs(source.cells, columns), ()), source.cells[loss], strict=False
+        ):
             match = _OF_PART.fullmatch(run.strip())
             if cell.strip() not in ABSENT:
                 runs.setdefault(match[1] if match else run.strip(), {})[run.strip()] = match[2] if match else ""
         for run, parts in runs.items():
             if len(parts) > 1 and (all(parts.values()) or any(name.startswith(f"{run}/") for name in parts)):
                 part = max(filter(None, parts.values()), key=lambda part: (part.startswith("v"), part[0] != "t"))
+                how = f"name its loss by the part, as in --columns loss_validation={part}/{loss}"
                 raise InputError(
-                    f"{source.name}: {loss} is in the runs {in_short(parts)}, which seem to be parts of one run; name "
-                    f"its loss by the part, as in --columns loss_validation={part}/{loss}, or rename the runs"
-                    if source.is_log
-                    else f"{source.name}: column {loss} has losses of the runs {in_short(parts)}, which seem to be "
-                    "parts of one run; delete the rows of all but one, or rename the runs"
+                    f"{source.name}: {loss} is in the runs {in_short(parts)}, which seem to be parts of one run; "
+                    f"{how if source.is_log else 'delete the rows of all but one'}, or rename the runs"
                 )
     for name in (name for name in source.cells if name not in columns.values() and not (source.is_log and name == RUN)):
         for loss in losses:
@@ -259,4 +264,5 @@ def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
             raise InputError(f"--keep {name}: this name is reserved for the source table of a row")
     for name, source in columns.items():
         if source not in there:
-            raise InputError(f"--columns {name}={source}: {names} has no column {source}; {near(source, there)}")
+            more = "; needed: one line of names above the rows" * ("Unnamed: 1" in there)
+            raise InputError(f"--columns {name}={source}: {names} has no column {source}; {near(source, there)}{more}")

@@ -254,6 +254,10 @@ def test_runs_that_may_be_in_the_table_twice_and_losses_that_are_nan_are_remarke
     assert "equal rows of the table: 4 and 19; if they are one run, delete all but one" in remarks
     assert "loss_validation: NaN in row 20 of the table; laws leave out a run whose last loss is NaN" in remarks
     assert len(frame) == 20
+    names = [row | {"run": f"r{i}"} for i, row in enumerate(rows)]
+    assert any(
+        "equal rows of the table: 4 and 19" in remark for remark in converted(names, MAP, {"router_type": "Hash"})[1]
+    )
     assert not any("equal rows" in remark for remark in converted(rows[:18], by_row, {"router_type": "Top-K"})[1])
     seeds = [row | {"seed": seed} for row in rows[:3] for seed in (0, 1)]
     with pytest.raises(InputError, match="if rows of one name are different runs, --columns hyper_id=row makes"):
@@ -301,18 +305,21 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
     ("column", "widths", "refused"),
     [("d_ff", (2048, 1024, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
      ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
-     ("expert_capacity_factor", (2, 2, 2, 2), False)],
+     ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None)],
 )  # fmt: skip
 def test_a_shape_with_another_width_of_the_ffn_is_not_counted(converted, save, tmp_path, column, widths, refused):
     rows = [
         row | {column: width, "granularity": G} for row, width, G in zip(shaped(), widths, (1, 2, 1, 1), strict=True)
     ]
-    if not refused:
+    if refused is False:
         frame, _ = converted(rows, {"hyper_id": "name"})
         assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
         return
-    with pytest.raises(InputError, match=f"row 2: {column} is {widths[1]}, but counts assume FFNs of width 2048 .* N"):
-        convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+    if refused:
+        with pytest.raises(
+            InputError, match=f"row 2: {column} is {widths[1]}, but counts assume FFNs of width 2048 .* N"
+        ):
+            convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
     frame, remarks = converted([row | {"dense_parameter_count": 5e6} for row in rows], {"hyper_id": "name"})
     assert frame["total_parameter_count"].isna().tolist() == [False, True, False, False]
     assert any(f"total_parameter_count: cannot be counted from the shape, in 1 of 4 rows, so it is blank; {column}" in
@@ -392,8 +399,9 @@ def test_stated_embeddings_are_in_each_count(converted):
     [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False),
      ("val_acc", True, False), ("val_ppx", True, False), ("expLoss", True, False), ("eval_bleu", True, False),
      ("loss(%)", True, False), ("lm_loss_sum", True, True), ("log10_loss", True, False), ("lm expert", False, False),
-     ("evalPPL", True, False), ("total_loss", True, True), ("accumulated", False, False),
-     ("loss/byte", True, True), ("log2 loss", True, False),
+     ("evalPPL", True, False), ("total_loss", True, True), ("val_loss_std", True, False),
+     ("delta_loss", True, False), ("aux/loss", True, False), ("loss_balanced", False, False),
+     ("accumulated", False, False), ("loss/byte", True, True), ("log2 loss", True, False),
      ("loss_base_20", False, False), ("nll per chars", True, True), ("wordy", False, False)],
 )  # fmt: skip
 def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(

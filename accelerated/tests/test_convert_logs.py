@@ -48,6 +48,30 @@ def refused(runs, columns=VALIDATION, constants=SET, **more) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["Average", "grand total", "std:", "mean"])
+def test_a_row_that_summarises_others_is_no_run(name):
+    path = save("table.csv", ("run", "val_loss"), ("a", 3.5), ("max-1", 3.25), (name, 3.375))
+    assert (
+        refused(path, VALIDATION) == f"table.csv: row 3: {name} seems to summarise rows; delete it, or rename this run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("Model,,Results\n,E,loss\na,8,3.2\n", "available: Model, Unnamed: 1, Results; needed: one line of names above"),
+     ("3,8,3.2\n4,8,3.1\n", "its first line '3,8,3.2' has no names; needed: a header")],
+)  # fmt: skip
+def test_a_table_without_a_line_of_names_is_one_line(text, said):
+    Path("table.csv").write_text(text)
+    assert said in refused("table.csv", {"loss_validation": "loss"})
+
+
+@pytest.mark.parametrize("blank", ["-", "#N/A", "n/a", "—"])
+def test_a_dash_is_a_blank_cell(blank):
+    found, remarks = converted(save("table.csv", ("run", "val_loss"), ("a", 3.5), ("b", blank)))
+    assert found == [("a", 1, 3.5)] and "no row is left of b" in remarks
+
+
 # Rows of one step
 
 
@@ -363,6 +387,15 @@ def test_a_resumed_run_is_joined_by_its_folder():
     assert losses[250] == pytest.approx(3.74) and "restarted from an earlier step: moe8 from step 150" in remarks
 
 
+@pytest.mark.parametrize(("name", "first", "said"), [("a-resumed", 300, True), ("a (2)", 300, True),
+                                                     ("ab", 300, False), ("a-resumed", 200, False)])  # fmt: skip
+def test_a_name_that_may_continue_another_has_a_remark(name, first, said):
+    rows = [(run, step, 4 - step / 1e3) for run, start in (("a", 100), (name, first)) for step in (start, start + 100)]
+    found, remarks = converted(save("log.csv", ("run", "step", "val_loss"), *rows))
+    assert len({run for run, *_ in found}) == 2
+    assert (f"{name} begins after the last step of a; if it continues this run, give both one name" in remarks) == said
+
+
 def test_two_given_folders_of_a_run_are_joined_by_their_folder():
     constants = versions(100, 300)
     given = ["logs/moe8/version_0", "logs/moe8/version_1"]
@@ -462,7 +495,7 @@ def test_keys_with_commas_can_be_named():
     convert_runs(path, "kept.csv", word | {"hyper_id": "run"}, SET, "perplexity", ("acc,none", "acc"))
     assert read_table("kept.csv")[["acc,none", "acc"]].to_numpy().tolist() == [[0.25, 0.5]]
     found, remarks = converted(path, word | {"hyper_id": "run"}, loss_unit="perplexity")
-    assert found[0][2] == pytest.approx(3.0204248861443626) and "a loss per byte or word cannot be compared" in remarks
+    assert found[0][2] == pytest.approx(3.0204248861443626) and "a loss per byte or word, cannot be compared" in remarks
 
 
 def test_a_history_in_csv_is_one_run_with_the_name_of_its_file():

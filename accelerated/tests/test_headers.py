@@ -19,11 +19,12 @@ UNITS = [
     "Btok", "million tokens", "tokens ×10⁹", "PF", "gpu hours", "pfdays", "tokens x 1e9", "in G tokens (G)",
     "forward GFLOPs", "tera-flops", "train EFLOPs", "PF-days", "compute (PFLOP/s-days)", "petaflops", "flops (E)",
     "tokens in trillions", "tokens, mln", "tokens (bn)", "exa flops", "params (MB)", "PFLOP/s", "flops_per_sec",
-    "TFLOP-hours", "tokens (B), in millions",
+    "TFLOP-hours", "tokens (B), in millions", "consumed_samples", "seen batches", "MACs", "flops_per_token",
 ]  # fmt: skip
 NO_UNITS = [
     "params", "non-embedding params (N)", "tokens seen", "achieved_flops", "T", "B", "stage1_tokens", "model.n_params",
-    "train/total tokens", "flops per step", "size (emb. excluded)", "big_model_params", "n_params_by_layer",
+    "train/total tokens", "flops per step", "size (emb. excluded)", "time/token", "sample_tokens",
+    "big_model_params", "n_params_by_layer",
 ]  # fmt: skip
 STATED = [
     (N, "params (M)", "53.3", "M", 53_300_000), (N, "params", "20", "M", 2e7), (N, "params (M)", "2e7", "1", 2e7),
@@ -71,6 +72,22 @@ def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, n
     first = cell.partition(";")[0]
     times = [remark for remark in said if remark.startswith(f"{name}: multiplied by ")]
     assert len(times) == (unit != "1") and all(f", the stated unit, such as {first} as " in text for text in times)
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "said"),
+    [(N, "total_params", "seems to count all experts or the embedding; N does not"), (N, "small_model_params", ""),
+     (N, "All parameters", "seems to count all"), ("loss", "train/loss", "seems to be a training loss"),
+     ("loss", "strained", ""), ("loss", "loss.training", "seems to be a training loss")],
+)  # fmt: skip
+def test_a_header_of_another_count_or_loss_has_a_remark(tmp_path, name, header, said):
+    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3"}
+    (tmp_path / "own.csv").write_text(
+        "\n".join([",".join(header if key == name else key for key in cells), ",".join(cells.values())])
+    )
+    columns = {"hyper_id": "run", "loss_validation": "loss", N: N} | {N if name == N else "loss_validation": header}
+    remarks = convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns).remarks
+    assert [said in remark for remark in remarks if "seems to" in remark] == [True] * bool(said)
 
 
 @pytest.mark.parametrize(
