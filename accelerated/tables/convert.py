@@ -40,7 +40,7 @@ from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_headers
 from .identity import BY_ROW
 from .log import RUN, STEP
-from .schema import BLANK, NAME_COLUMNS, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
+from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
 from .units import SIZES, UNITS_OF
@@ -131,7 +131,7 @@ def convert_runs(
         remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
-    remarks += [*changed, *_doubtful(cells)]
+    remarks += [*changed, *_diverged(cells)]
     return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
 
 
@@ -271,18 +271,12 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
 
 
-def _doubtful(cells: dict[str, list[str]]) -> list[str]:
-    """Return remarks on losses that are NaN, and on runs whose last rows are equal."""
+def _diverged(cells: dict[str, list[str]]) -> list[str]:
+    """Return remarks on losses that are NaN."""
     remarks = []
     for name in (name for name in cells if name.startswith("loss_")):
         if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
             remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
-    same: dict[tuple, list[str]] = {}
-    facts = [cells[name] for name in cells if name not in ("hyper_id", SOURCE, *NAME_COLUMNS)]
-    for row in {run: row for row, run in enumerate(cells["hyper_id"])}.values():
-        same.setdefault(tuple(column[row] for column in facts), []).append(str(row + 1))
-    if twice := [" and ".join(rows) for rows in same.values() if len(rows) > 1]:
-        remarks.append(f"equal rows of the table: {in_short(twice)}; if they are one run, delete all but one")
     return remarks
 
 

@@ -251,14 +251,15 @@ def test_runs_that_may_be_in_the_table_twice_and_losses_that_are_nan_are_remarke
     rows = [*rows, rows[3], rows[4] | {"val_loss": "nan"}]
     by_row = MAP | {"hyper_id": "row"}
     frame, remarks = converted(rows, by_row, {"router_type": "Top-K"})
-    assert "equal rows of the table: 4 and 19; if they are one run, delete all but one" in remarks
+    assert any("equal runs: hyper_id 3 'E16-1e+07' and 18 'E16-1e+07'; if they are one" in text for text in remarks)
     assert "loss_validation: NaN in row 20 of the table; laws leave out a run whose last loss is NaN" in remarks
     assert len(frame) == 20
     names = [row | {"run": f"r{i}"} for i, row in enumerate(rows)]
     assert any(
-        "equal rows of the table: 4 and 19" in remark for remark in converted(names, MAP, {"router_type": "Hash"})[1]
+        "equal runs: hyper_id 3 'r3' and 18 'r18'" in remark
+        for remark in converted(names, MAP, {"router_type": "Hash"})[1]
     )
-    assert not any("equal rows" in remark for remark in converted(rows[:18], by_row, {"router_type": "Top-K"})[1])
+    assert not any("equal runs" in remark for remark in converted(rows[:18], by_row, {"router_type": "Top-K"})[1])
     seeds = [row | {"seed": seed} for row in rows[:3] for seed in (0, 1)]
     with pytest.raises(InputError, match="if rows of one name are different runs, --columns hyper_id=row makes"):
         convert_runs(save(seeds), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
