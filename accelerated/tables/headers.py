@@ -34,6 +34,16 @@ _LOSS_UNIT = (
 )
 
 
+_PART = r"per[ _-]?(device|gpu|rank|worker|node|tok(en)?)|log\d*"
+_MEANINGS = {
+    "loss_validation": (PARTS[0], "the loss on held-out text"),
+    "dense_parameter_count": ("total|all|log\\d*", "parameters with one expert, without the embedding"),
+    "num_experts": (f"{_PART}|total|active|shared", "the experts of a layer on all devices"),
+    "batch_size": (f"{_PART}|micro|local|tok(en)?s?", "the sequences of a step on all devices"),
+}
+"""{column: (texts of headers of other quantities, what the column has)}."""
+
+
 def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
     """Return remarks on headers that seem to name another loss or another count.
 
@@ -56,12 +66,9 @@ def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
             )
     other = [name for name, header in words.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
     remarks = [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
-    if re.search(rf"(?<![a-z])({PARTS[0]})(?![a-z])", words.get("loss_validation", ""), re.IGNORECASE):
-        remarks.append(f"loss_validation: {shorten(headers['loss_validation'])} seems to be a training loss")
-    if re.search(r"(?<![a-z])(total|all)(?![a-z])", size := headers.get("dense_parameter_count", ""), re.IGNORECASE):
-        remarks.append(
-            f"dense_parameter_count: {shorten(size)} seems to count all experts or the embedding; N does not"
-        )
+    for name, (quantity, meaning) in _MEANINGS.items():
+        if re.search(rf"(?<![a-z])({quantity})(?![a-z])", headers.get(name, ""), re.IGNORECASE):
+            remarks.append(f"{name}: {shorten(headers[name])} seems to be another quantity; needed: {meaning}")
     return remarks
 
 

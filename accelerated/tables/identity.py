@@ -99,7 +99,9 @@ def check_single(source: Source, columns: dict[str, str]) -> None:
     steps, why = steps_of(source.cells, columns), "although most runs have one row"
     if repeated and (not steps or len(rows) > 2 * len(repeated)):
         if not steps:
+            column = columns.get(STEP, STEP)
             why = f"but no column has the step or the tokens of every row (--columns step={step_like(source.cells)})"
+            why = f"but {column} is no number in every row" if column in source.cells else why
         stands = f"{source.name}: {_shown(repeated[0])} is in {in_short(rows[repeated[0]])}"
         raise InputError(f"{stands}, {why}; give each run its own name, or number the runs; {BY_ROW}")
 

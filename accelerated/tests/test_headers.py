@@ -76,18 +76,21 @@ def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, n
 
 @pytest.mark.parametrize(
     ("name", "header", "said"),
-    [(N, "total_params", "seems to count all experts or the embedding; N does not"), (N, "small_model_params", ""),
-     (N, "All parameters", "seems to count all"), ("loss", "train/loss", "seems to be a training loss"),
-     ("loss", "strained", ""), ("loss", "loss.training", "seems to be a training loss")],
+    [(N, "total_params", "parameters with one expert"), (N, "small_model_params", ""), (N, "log10_N", "parameters"),
+     (N, "All parameters", "parameters with one"), ("loss", "train/loss", "held-out"), ("loss", "strained", ""),
+     ("loss", "loss.training", "held-out"), ("num_experts", "log2_experts", "of a layer on all devices"),
+     ("num_experts", "experts_per_gpu", "of a layer"), ("num_experts", "num_local_experts", ""),
+     ("num_experts", "experts_per_layer", ""), ("num_experts", "total experts", "of a layer"),
+     ("batch_size", "per_device_train_batch_size", "sequences of a step"), ("batch_size", "global_batch_size", ""),
+     ("batch_size", "micro_batch", "sequences of a step"), ("batch_size", "batch_tokens", "sequences of a step")],
 )  # fmt: skip
-def test_a_header_of_another_count_or_loss_has_a_remark(tmp_path, name, header, said):
-    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3"}
-    (tmp_path / "own.csv").write_text(
-        "\n".join([",".join(header if key == name else key for key in cells), ",".join(cells.values())])
-    )
-    columns = {"hyper_id": "run", "loss_validation": "loss", N: N} | {N if name == N else "loss_validation": header}
+def test_a_header_of_another_quantity_has_a_remark(tmp_path, name, header, said):
+    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3", "batch_size": "8"}
+    names = [header if key == name else key for key in cells]
+    (tmp_path / "own.csv").write_text("\n".join(map(",".join, (names, cells.values()))))
+    columns = {"hyper_id": "run", "loss_validation": "loss"} | {"loss_validation" if name == "loss" else name: header}
     remarks = convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns).remarks
-    assert [said in remark for remark in remarks if "seems to" in remark] == [True] * bool(said)
+    assert [said in remark for remark in remarks if "another quantity" in remark] == [True] * bool(said)
 
 
 @pytest.mark.parametrize(
