@@ -131,7 +131,10 @@ def convert_runs(
         remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
-    remarks += [*changed, *_diverged(cells)]
+    remarks += changed
+    for name in (name for name in cells if name.startswith("loss_")):
+        if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
+            remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
     return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
 
 
@@ -269,15 +272,6 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     if remarks:
         rows = list(dict.fromkeys(rows))
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
-
-
-def _diverged(cells: dict[str, list[str]]) -> list[str]:
-    """Return remarks on losses that are NaN."""
-    remarks = []
-    for name in (name for name in cells if name.startswith("loss_")):
-        if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
-            remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
-    return remarks
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
