@@ -14,19 +14,23 @@ from routelaws.reference.accounting import ROUTER_TYPES
 from ..errors import InputError
 from ..wording import plural
 from .cells import Cells, in_rows
-from .counting import INPUTS, SHAPE, WORDS, count_of, lacking
+from .counting import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
 from .identity import step_like
-from .schema import BLANK, DENSE, spellings, to_numbers
+from .schema import BLANK, DENSE, TABLE_COLUMNS, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
-_FFN = (
-    r"(?<![a-z])(d_?ff|d_?inner|(ffw?n?|feed_?forward|mlp|intermediate|inner|expert)_?(hidden_?)?"
-    r"(dim|size|width|channels|ratio|mult|factor))(?![a-z])"
-)
-"""The name of a column with the width of an FFN, or its ratio to d_model."""
+_SHAPES = {
+    "FFN width": r"(?<![a-z])(d_?ff|d_?inner|(ffw?n?|feed_?forward|mlp|intermediate|inner|expert)_?(hidden_?)?"
+    r"(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
+    "shared experts": "shared?_?expert",
+    "dense layers": "first_?k_?dense|dense_?(layers|blocks)",
+    "num_heads": "kv_?heads|key_?value_?heads|query_?groups",
+    "kqv_size": "head_?(dim|size)|d_?head|kv_?channels",
+}
+"""{fact of a shape: header of a column that may contradict what counts assume}."""
 _WIDTH = 0.15
-"""Tolerated deviation of this width: that of 8/3 d_model from 3 d_model is 0.11."""
+"""Tolerated deviation of a width: that of 8/3 d_model from 3 d_model is 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 """The columns that `counting.count_of` counts."""
 
@@ -212,25 +216,27 @@ def _fill_counts(table: Cells) -> None:
 
 
 def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str], dict[int, str]]:
-    """Return {row: why its shape is not counted} for N, and for P and FLOPs, because of columns without a place.
-
-    Counts assume FFNs of width 4 d_model, or 3 d_model with swiglu, and 1/G of it for narrow experts.
-    """
-    widths, shared, options = {}, {}, (numbers["model_options"], numbers["routing_options"])
+    """Return {row: why its shape is not counted} for N, and for P and FLOPs: a column that counts have no place for."""
+    of_n, of_all, assumed = {}, {}, {name: numbers[name] for name in ("num_heads", "kqv_size")}
+    assumed["shared experts"] = [routing_options_of(text)["shared_experts"] for text in numbers["routing_options"]]
+    assumed["dense layers"] = [0] * table.rows
+    assumed["FFN width"] = [
+        (3 if "swiglu" in options else 4) * (width or math.nan)
+        for options, width in zip(numbers["model_options"], numbers["d_model"], strict=True)
+    ]
     for name, cells in (table.cells | table.dropped).items():
-        relative, values = re.search("ratio|mult|factor", name, re.IGNORECASE), to_numbers(cells)[0]
-        for i in np.flatnonzero(values > 0) if re.search("shared?_?expert", name, re.IGNORECASE) else ():
-            if "shared-" not in options[1][i] and table.cells["router_type"][i] != DENSE:
-                shared[i] = f"{name} is {values[i]:g}; state it in routing_options, as in shared-{values[i]:g}"
-        for i in np.flatnonzero(values > 0) if re.search(_FFN, name, re.IGNORECASE) else ():
-            width = (3 if "swiglu" in options[0][i] else 4) * (numbers["d_model"][i] or math.nan)
-            share = values[i] * (numbers["d_model"][i] if relative else 1) / width
-            if min(abs(share * G - 1) for G in (1, numbers["granularity"][i] or 1)) > _WIDTH:
-                widths[i] = (
-                    f"{name} is {values[i]:g}, but counts assume FFNs of width {width:g} (4 d_model, with swiglu in "
-                    "model_options 3), or 1/granularity of it for experts"
-                )
-    return widths, shared | widths
+        fact = next((fact for fact, header in _SHAPES.items() if re.search(header, name, re.IGNORECASE)), None)
+        for i in np.flatnonzero(to_numbers(cells)[0] > 0) if fact and name not in TABLE_COLUMNS else ():
+            value, expected, G = float(cells[i]), assumed[fact][i], numbers["granularity"][i] or 1
+            relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
+            value *= (numbers["d_model"][i] or math.nan) if relative else 1
+            routed, factors = table.cells["router_type"][i] != DENSE, (1, G) if fact == "FFN width" else (1,)
+            if expected is not None and all(abs(value * G - expected) > _WIDTH * expected for G in factors):
+                if fact not in ("shared experts", "dense layers"):
+                    of_n[i] = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+                elif routed:
+                    of_all[i] = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+    return of_n, of_all | of_n
 
 
 def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:

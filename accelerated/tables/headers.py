@@ -64,6 +64,10 @@ def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
                 "--loss-unit nats, bits or perplexity (per token) if it is a loss; a sum, or a loss per byte or word, "
                 "cannot be compared, and an accuracy is named acc_TASK (docs/downstream.md)"
             )
+    marked = {name: bool(re.search("pp[lx]|perp", header, re.IGNORECASE)) for name, header in words.items()}
+    if unit == "perplexity" and len({*marked.values()}) > 1:
+        plain = shorten(headers[next(name for name in marked if not marked[name])])
+        raise InputError(f"{path}: --loss-unit perplexity is for all losses, but {plain} names none; convert it apart")
     other = [name for name, header in words.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
     remarks = [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
     for name, (quantity, meaning) in _MEANINGS.items():

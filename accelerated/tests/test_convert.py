@@ -96,6 +96,12 @@ def test_losses_of_other_units(converted):
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
 
 
+def test_a_loss_that_names_no_perplexity_is_not_converted_with_one_that_does(save, tmp_path):
+    rows = [row | {"c4_ppl": 20.0} for row in make_runs()]
+    with pytest.raises(InputError, match="--loss-unit perplexity is for all losses, but 'val_loss' names none"):
+        convert_runs(save(rows), tmp_path / "t.csv", MAP | {"loss_c4": "c4_ppl"}, {"router_type": "Hash"}, "perplexity")
+
+
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})
@@ -306,9 +312,11 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
     ("column", "widths", "refused"),
     [("d_ff", (2048, 1024, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
      ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
-     ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None)],
+     ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None),
+     ("first_k_dense_replace", ("", 1, "", ""), None), ("num_kv_heads", (8, 2, 8, 8), True),
+     ("kv_heads", (8, 8, 8, 8), False), ("head_dim", (64, 128, 64, 64), True)],
 )  # fmt: skip
-def test_a_shape_with_another_width_of_the_ffn_is_not_counted(converted, save, tmp_path, column, widths, refused):
+def test_a_shape_with_another_fact_is_not_counted(converted, save, tmp_path, column, widths, refused):
     rows = [
         row | {column: width, "granularity": G} for row, width, G in zip(shaped(), widths, (1, 2, 1, 1), strict=True)
     ]
@@ -317,9 +325,7 @@ def test_a_shape_with_another_width_of_the_ffn_is_not_counted(converted, save, t
         assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
         return
     if refused:
-        with pytest.raises(
-            InputError, match=f"row 2: {column} is {widths[1]}, but counts assume FFNs of width 2048 .* N"
-        ):
+        with pytest.raises(InputError, match=f"row 2: {column} is {widths[1]}, but counts assume .* N"):
             convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
     frame, remarks = converted([row | {"dense_parameter_count": 5e6} for row in rows], {"hyper_id": "name"})
     assert frame["total_parameter_count"].isna().tolist() == [False, True, False, False]

@@ -494,12 +494,12 @@ REFUSED_NAMES = {
     ),
     "another loss": (
         [TWO[0], ("moe8", 8, 256, 2000, 3.2), TWO[2]], ("Name", *SHAPE),
-        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at its first step 2000 (row 1); if two runs",
+        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at step 2000 (row 1); if two runs",
     ),
     "losses of two texts": (
         [(run, text, e, 256, 2000, loss) for run, e in (("a", 8), ("b", 1)) for text, loss in (("c4", 3), ("pile", 2))],
         ("Name", "dataset", *SHAPE),
-        "runs.csv: run 'a' has 3 and 2 in column val/loss at its first step 2000 (row 1), in rows that differ in d",
+        "runs.csv: run 'a' has 3 and 2 in column val/loss at step 2000 (row 1), in rows that differ in d",
     ),
     "most runs have one row": (
         [*[(name, 8, 256, 2000, 3.5) for name in "abc"], ("c", 8, 256, 2100, 3.4)], ("Name", *SHAPE),

@@ -101,7 +101,9 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, the later loss counts" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     message = refused(save("seeds.jsonl", *every), columns)
-    assert "a run without a name has 3.3 and 3.2 in column eval_loss at its first step 20 (row 1); if two" in message
+    assert "a run without a name has 3.3 and 3.2 in column eval_loss at step 20 (row 1); if two" in message
+    texts = [row | {"set": "c4"} for row in rows] + [{"step": 40, "eval_loss": 2.2, "set": "pile"}]
+    assert "at step 40 (row 2), in rows that differ in set; if two" in refused(save("sets.jsonl", *texts), columns)
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
     split += [{"step": 20, "loss": 3.4, "split": "val"}]
     assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == (
@@ -396,6 +398,15 @@ def test_a_name_that_may_continue_another_has_a_remark(name, first, said):
     assert (f"{name} begins after the last step of a; if it continues this run, give both one name" in remarks) == said
 
 
+def test_names_of_checkpoints_have_a_remark():
+    rows = [(f"{run}/checkpoint-{step}", 4 - step / 1e3) for run in "ab" for step in (100, 200)]
+    for names, said in ((rows, "a/checkpoint-100, a/checkpoint-200, b/checkpoint-100, b/checkpoint-200 seem to be"),
+                        ([("step100", 3.9), ("step200", 3.8)], "step100, step200 seem to be checkpoints"),
+                        ([("a-step100", 3.9), ("b-step200", 3.8), ("wide512", 3.7)], "")):  # fmt: skip
+        remarks = converted(save("log.csv", ("run", "val_loss"), *names))[1]
+        assert said in remarks if said else "checkpoints" not in remarks
+
+
 def test_two_given_folders_of_a_run_are_joined_by_their_folder():
     constants = versions(100, 300)
     given = ["logs/moe8/version_0", "logs/moe8/version_1"]
@@ -438,7 +449,13 @@ def test_a_table_of_one_run_is_joined_to_its_facts_by_its_file_or_folder():
 
 def test_a_long_table_becomes_one_with_a_column_for_each_metric():
     rows = [("a", "val", 1, 3.5), ("a", "train", 1, 3.4), ("b", "val", 1, 3.25)]
-    for names in (("tag", "Value"), ("metric.name", "value"), ("metricName", "metricValue")):
+    for names in (
+        ("tag", "Value"),
+        ("variable", "value"),
+        ("_field", "_value"),
+        ("metric.name", "value"),
+        ("metricName", "metricValue"),
+    ):
         other = save("other.csv", ("run", names[0], "step", names[1]), *rows)
         assert converted(other, {"hyper_id": "run", "loss_validation": "val"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
     path = save("long.csv", ("run", "key", "step", "value"), *rows)
