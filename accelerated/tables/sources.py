@@ -9,7 +9,21 @@ from pathlib import Path
 from ..errors import InputError
 from ..wording import in_short, near
 from .identity import check_single, name_of_runs, on_one_branch, steps_of
-from .log import FOLDER, PART, PARTS, ROW, RUN, STEP, Log, Source, as_cells, by_number, continues, put_together
+from .log import (
+    FOLDER,
+    PART,
+    PARTS,
+    ROW,
+    RUN,
+    STEP,
+    Log,
+    Source,
+    as_cells,
+    by_number,
+    continues,
+    parts_joined,
+    put_together,
+)
 from .reading import cut_short, read_cells
 from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, name_column
 from .table import SOURCE, check_once, named
@@ -46,23 +60,11 @@ def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
 
 
 def _as_source(log: Log, name: str, columns: dict[str, str]) -> Source:
-    cells = as_cells(log)
+    cells = as_cells(parts_joined(log, columns))
     if "_step" in columns.values():
         cells.setdefault("_step", cells[log.axis])
-    _join_parts(cells, columns)
     at = [f"run {run}, {log.axis} {value}" for run, value in zip(cells[RUN], cells[log.axis], strict=True)]
     return Source(name, cells, at, log.remarks, True)
-
-
-def _join_parts(cells: dict[str, list[str]], columns: dict[str, str]) -> None:
-    """Join runs such as moe8/val to moe8 if --columns names their metrics, such as val/loss."""
-    runs = list(cells[RUN])
-    for name in [name for name in columns.values() if name not in cells]:
-        for part, metric in ((name.removesuffix(f"/{metric}"), metric) for metric in [*cells]):
-            rows = [i for i, run in enumerate(runs) if re.search(f"[/_ .-]{re.escape(part)}$", run)]
-            for i in rows if part != name else ():
-                cells[RUN][i] = runs[i][: -len(part) - 1]
-                cells.setdefault(name, [""] * len(runs))[i], cells[metric][i] = cells[metric][i], ""
 
 
 def _folder_of(source: Source, sources: list[Source]) -> Path:
