@@ -179,7 +179,7 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str | N
     for flag, names in (("--columns", columns), ("--set", constants)):
         for name in names:
             if name not in TABLE_COLUMNS and not name.startswith("loss_"):
-                raise InputError(f"{flag} {name}: not a column; {near(name, ['loss_NAME', *TABLE_COLUMNS])}")
+                raise InputError(f"{flag} {name}: not in docs/columns.md; {near(name, ['loss_NAME', *TABLE_COLUMNS])}")
 
 
 def _converted(

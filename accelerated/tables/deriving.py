@@ -230,12 +230,11 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
             value, expected, G = float(cells[i]), assumed[fact][i], numbers["granularity"][i] or 1
             relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
             value *= (numbers["d_model"][i] or math.nan) if relative else 1
-            routed, factors = table.cells["router_type"][i] != DENSE, (1, G) if fact == "FFN width" else (1,)
-            if expected is not None and all(abs(value * G - expected) > _WIDTH * expected for G in factors):
-                if fact not in ("shared experts", "dense layers"):
-                    of_n[i] = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
-                elif routed:
-                    of_all[i] = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+            experts, factors = fact in ("shared experts", "dense layers"), (1, G) if fact == "FFN width" else (1,)
+            other = expected is not None and all(abs(value * G - expected) > _WIDTH * expected for G in factors)
+            if other and not (experts and table.cells["router_type"][i] == DENSE):
+                why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+                (of_all if experts else of_n)[i] = why
     return of_n, of_all | of_n
 
 

@@ -144,39 +144,28 @@ TABLES = {
     "curves.csv.gz": Released(
         "https://raw.githubusercontent.com/deepmind/scaling_laws_for_routing/"
         "42da0c392b127df2c01fa7b705f72396050d05e5/data/curves.csv.gz",
-        "c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f",
-        "CC-BY 4.0",
+        "c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f", "CC-BY 4.0",
     ),
     "overtraining_runs.csv": Released(
-        _OVERTRAINING,
-        "2bcb5d4632c7b133c3757ac545fd1a9bce369e22fca1b795eebdf4412ac666f6",
-        "MIT",
-        overtraining_runs,
+        _OVERTRAINING, "2bcb5d4632c7b133c3757ac545fd1a9bce369e22fca1b795eebdf4412ac666f6", "MIT", overtraining_runs
     ),
     "downstream_tasks.csv": Released(
-        _OVERTRAINING,
-        "f4887508cb9d7d9a5b51543a5d100cd43681c1bd495f146f31d613476d37740d",
-        "MIT",
-        downstream_tasks,
+        _OVERTRAINING, "f4887508cb9d7d9a5b51543a5d100cd43681c1bd495f146f31d613476d37740d", "MIT", downstream_tasks
     ),
     "steplaw_moe.csv": Released(
-        _STEP_LAW + "moe_lr_bs_loss.csv",
-        "653d585244a7b227423007e8b796bc16d76f6d24eb87b1919b8f048a91897b92",
+        _STEP_LAW + "moe_lr_bs_loss.csv", "653d585244a7b227423007e8b796bc16d76f6d24eb87b1919b8f048a91897b92",
         "not stated",
     ),
     "steplaw_dense.csv": Released(
-        _STEP_LAW + "dense_lr_bs_loss.csv",
-        "9e46181076c04d450294d75dfe6f72adc416e231e154a07b337e378f9410002c",
+        _STEP_LAW + "dense_lr_bs_loss.csv", "9e46181076c04d450294d75dfe6f72adc416e231e154a07b337e378f9410002c",
         "not stated",
     ),
     "chinchilla_points.csv": Released(
         "https://raw.githubusercontent.com/epoch-research/analyzing-chinchilla/"
         "92258837425e1b5f2851d624287f0120583a3d0e/data/svg_extracted_data.csv",
-        "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281",
-        "not stated",
-        chinchilla_points,
+        "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281", "not stated", chinchilla_points,
     ),
-}
+}  # fmt: skip
 """The available tables by file name: 5,799 evaluations of the 223 runs of Clark et al.; losses and accuracies of 104
 dense runs of Gadre et al., and the tasks of these accuracies; 708 routed and 1,911 dense runs of Li et al. 2025 (Step
 Law); 245 points of Hoffmann et al. 2022, read from a figure by Epoch AI. Tables without a stated licence are read, and
