@@ -4,6 +4,7 @@ A table with more fields per run (`config`) is joined by the name of the run.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError
@@ -53,6 +54,11 @@ def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
         elif path == logs[0][0]:
             sources.append(_as_source(put_together(*zip(*logs, strict=True)), called, columns))
     apart = [source for source in sources if not source.is_log and FOLDER not in source.cells]
+    unnamed = [source for source in apart if not name_of_runs(source.cells, columns)]
+    for loss in (column for name, column in columns.items() if name.startswith("loss_")):
+        named_files = (source.name.partition(".csv")[0] for source in unnamed if loss in source.cells)
+        if (found := _parts(named_files)) is not None:
+            raise InputError(f"{loss} is in {found[0]}; give one of these files, or rename them")
     if columns.get("hyper_id") == FOLDER and apart:
         return [source for source in sources if source not in apart] + [_by_folder(apart)]
     sources[-1].remarks.extend(_continued(sources, columns) + [text for path in paths for text in cut_short(path)])
@@ -154,24 +160,28 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
     return source.of_rows(rows, remark)
 
 
+def _parts(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return words on names such as moe8/train and moe8/val, and the part of validation; None without such names."""
+    runs: dict[str, dict[str, str]] = {}
+    for name in names:
+        match = _OF_PART.fullmatch(name)
+        runs.setdefault(match[1] if match else name, {})[name] = match[2] if match else ""
+    for run, parts in runs.items():
+        if len(parts) > 1 and (all(parts.values()) or any(name.startswith(f"{run}/") for name in parts)):
+            part = max(filter(None, parts.values()), key=lambda part: (part.startswith("v"), part[0] != "t"))
+            return f"the runs {in_short(parts)}, which seem to be parts of one run", part
+    return None
+
+
 def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
     """Raise `InputError` if names of runs or another column say that a loss is of training and of validation."""
+    runs = source.cells.get(name_of_runs(source.cells, columns), ())
     for loss in losses:
-        runs: dict[str, dict[str, str]] = {}
-        for run, cell in zip(
-            source.cells.get(name_of_runs(source.cells, columns), ()), source.cells[loss], strict=False
-        ):
-            match = _OF_PART.fullmatch(run.strip())
-            if cell.strip() not in ABSENT:
-                runs.setdefault(match[1] if match else run.strip(), {})[run.strip()] = match[2] if match else ""
-        for run, parts in runs.items():
-            if len(parts) > 1 and (all(parts.values()) or any(name.startswith(f"{run}/") for name in parts)):
-                part = max(filter(None, parts.values()), key=lambda part: (part.startswith("v"), part[0] != "t"))
-                how = f"name its loss by the part, as in --columns loss_validation={part}/{loss}"
-                raise InputError(
-                    f"{source.name}: {loss} is in the runs {in_short(parts)}, which seem to be parts of one run; "
-                    f"{how if source.is_log else 'delete the rows of all but one'}, or rename the runs"
-                )
+        pairs = zip(runs, source.cells[loss], strict=False)
+        if (found := _parts(run.strip() for run, cell in pairs if cell.strip() not in ABSENT)) is not None:
+            how = f"name its loss by the part, as in --columns loss_validation={found[1]}/{loss}"
+            how = how if source.is_log else "delete the rows of all but one"
+            raise InputError(f"{source.name}: {loss} is in {found[0]}; {how}, or rename the runs")
     for name in (name for name in source.cells if name not in columns.values() and not (source.is_log and name == RUN)):
         for loss in losses:
             pairs = zip(source.cells[name], source.cells[loss], strict=True)

@@ -374,6 +374,16 @@ def test_a_folder_that_may_be_a_part_of_a_run_is_asked_for(training):
     assert converted(frame, columns)[0] == [("a", 10, 4.0), ("b", 10, 4.0)]
 
 
+def test_files_that_may_be_parts_of_a_run_are_asked_for():
+    for run in ("moe8", "moe16"):
+        paths = [save(f"{run}/{part}.csv", ("step", "loss"), (1, 3.5), (2, 3.25)) for part in ("train", "val")]
+    columns = {"loss_validation": "loss"}
+    said = "loss is in the runs moe16/train, moe16/val, which seem to be parts of one run; give one of these files"
+    for more in ({}, {"hyper_id": "folder"}):
+        assert refused(paths, columns | more).startswith(said)
+    assert len(converted(["moe8/val.csv", "moe16/val.csv"], columns)[0]) == 4
+
+
 def versions(*starts, settings=(HPARAMS, HPARAMS, HPARAMS)):
     pytest.importorskip("tensorboard")
     for i, start in enumerate(starts):
