@@ -35,7 +35,8 @@ _ENDED = {
 }  # fmt: skip
 
 
-_CHECKPOINT = r"(^|[/_ .-])(checkpoint|ckpt|step|iter|iteration|epoch)[-_ =]?\d+k?$"
+_CONTINUED = r"(^|[/_ .-])((checkpoint|ckpt|step|iter|epoch|part)[-_ =]?\d+k?|(resum|restart|cont)(inu)?e?d?\d*)$"
+"""The end of a name of a checkpoint or of a continued run."""
 _UNNAMED = "a run without a name"
 BY_ROW = "--columns hyper_id=row makes each row a run"
 
@@ -147,10 +148,10 @@ def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) ->
     if not source.is_log:
         check_distinct(source.name, source.cells, called, columns)
     runs = [*dict.fromkeys(cell.strip() for cell in source.cells.get(called, ()))]
-    bases = [re.sub(_CHECKPOINT, "", name, flags=re.IGNORECASE) for name in runs]
+    bases = [re.sub(_CONTINUED, "", name, flags=re.IGNORECASE) for name in runs]
     counts = Counter(bases)
-    twice = in_short(name for name, base in zip(runs, bases, strict=True) if base != name and counts[base] > 1)
-    remarks = [f"{twice} seem to be checkpoints; if they are of one run, give all one name"] * bool(twice)
+    parts = in_short(name for name, base in zip(runs, bases, strict=True) if counts[base] > 1)
+    remarks = [f"{parts} seem to be one run, by their names; if so, give all one name"] * bool(parts)
     if not steps:
         equal: dict[tuple, list[int]] = {}
         for i, row in enumerate(zip(*source.cells.values(), strict=True)):
@@ -168,13 +169,6 @@ def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) ->
             restarts |= restarted
         kept += _one_row_a_step(source, columns, name, own, steps, losses, again)
     remarks += restart_remarks(source.name, restarts)
-    for earlier, later in pairwise(sorted(rows)):
-        first, last = min(steps[i] for i in rows[later]), max(steps[i] for i in rows[earlier])
-        parts = re.match(rf"{re.escape(earlier)}(?![a-zA-Z0-9])", later) and first > last and len(rows[later]) > 1
-        if parts:
-            remarks.append(
-                f"{later} begins after the last step of {earlier}; if it continues this run, give both one name"
-            )
     if again:
         later = f"at step {in_short(dict.fromkeys(again))}, the later loss counts"
         remarks.append(f"{later}; if these are two runs, give each its own name")

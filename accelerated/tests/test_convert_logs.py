@@ -403,22 +403,17 @@ def test_a_resumed_run_is_joined_by_its_folder():
     assert losses[250] == pytest.approx(3.74) and "restarted from an earlier step: moe8 from step 150" in remarks
 
 
-@pytest.mark.parametrize(("name", "first", "said"), [("a-resumed", 300, True), ("a (2)", 300, True),
-                                                     ("ab", 300, False), ("a-resumed", 200, False)])  # fmt: skip
-def test_a_name_that_may_continue_another_has_a_remark(name, first, said):
-    rows = [(run, step, 4 - step / 1e3) for run, start in (("a", 100), (name, first)) for step in (start, start + 100)]
-    found, remarks = converted(save("log.csv", ("run", "step", "val_loss"), *rows))
-    assert len({run for run, *_ in found}) == 2
-    assert (f"{name} begins after the last step of a; if it continues this run, give both one name" in remarks) == said
-
-
-def test_names_of_checkpoints_have_a_remark():
-    rows = [(f"{run}/checkpoint-{step}", 4 - step / 1e3) for run in "ab" for step in (100, 200)]
-    for names, said in ((rows, "a/checkpoint-100, a/checkpoint-200, b/checkpoint-100, b/checkpoint-200 seem to be"),
-                        ([("step100", 3.9), ("step200", 3.8)], "step100, step200 seem to be checkpoints"),
-                        ([("a-step100", 3.9), ("b-step200", 3.8), ("wide512", 3.7)], "")):  # fmt: skip
-        remarks = converted(save("log.csv", ("run", "val_loss"), *names))[1]
-        assert said in remarks if said else "checkpoints" not in remarks
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["a", "a-resumed", "ab"], "a, a-resumed seem to be one run, by their names; if so, give all one name"),
+     (["a/checkpoint-100", "a/checkpoint-200", "b"], "a/checkpoint-100, a/checkpoint-200 seem to be one run"),
+     (["step100", "step200"], "step100, step200 seem to be"), (["a_cont2", "a"], "a_cont2, a seem to be"),
+     (["a-step100", "b-step200", "ab", "a-8", "a-16"], ""), (["a", "a-context"], "")],
+)  # fmt: skip
+def test_names_that_may_be_of_one_run_have_a_remark(names, said):
+    rows = [(name, 4 - i / 10) for i, name in enumerate(names)]
+    found, remarks = converted(save("log.csv", ("run", "val_loss"), *rows))
+    assert len(found) == len(names) and (said in remarks if said else "seem to be one run" not in remarks)
 
 
 def test_two_given_folders_of_a_run_are_joined_by_their_folder():
