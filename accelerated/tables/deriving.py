@@ -198,7 +198,7 @@ def _fill_counts(table: Cells) -> None:
         counted = {i: None if i in other else _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
         if other is of_n and (row := next((i for i in blank if i in other), None)) is not None:
-            raise InputError(f"{table.runs}: row {row + 1}: {other[row]}; name the column of N by --columns {name}=")
+            raise InputError(f"{table.runs}: row {row + 1}: {other[row]}; name your N by --columns {name}=YOURS")
         how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
         table.fill(name, values, how)
         # `read_table` reports a missing N; a table without shapes cannot be counted
@@ -216,7 +216,11 @@ def _fill_counts(table: Cells) -> None:
 
 
 def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str], dict[int, str]]:
-    """Return {row: why its shape is not counted} for N, and for P and FLOPs: a column that counts have no place for."""
+    """Return {row: why its shape is not counted} for N, and for P and FLOPs: a column that counts have no place for.
+
+    Raises:
+        InputError: routed rows without granularity have experts of several widths.
+    """
     of_n, of_all, assumed = {}, {}, {name: numbers[name] for name in ("num_heads", "kqv_size")}
     assumed["shared experts"] = [routing_options_of(text)["shared_experts"] for text in numbers["routing_options"]]
     assumed["dense layers"] = [0] * table.rows
@@ -226,15 +230,25 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
     ]
     for name, cells in (table.cells | table.dropped).items():
         fact = next((fact for fact, header in _SHAPES.items() if re.search(header, name, re.IGNORECASE)), None)
+        shares: dict[float, int] = {}
         for i in np.flatnonzero(to_numbers(cells)[0] > 0) if fact and name not in TABLE_COLUMNS else ():
             value, expected, G = float(cells[i]), assumed[fact][i], numbers["granularity"][i] or 1
             relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
             value *= (numbers["d_model"][i] or math.nan) if relative else 1
             experts, factors = fact in ("shared experts", "dense layers"), (1, G) if fact == "FFN width" else (1,)
             other = expected is not None and all(abs(value * G - expected) > _WIDTH * expected for G in factors)
-            if other and not (experts and table.cells["router_type"][i] == DENSE):
+            routed = table.cells["router_type"][i] != DENSE
+            if fact == "FFN width" and routed and not numbers["granularity"][i] and numbers["d_model"][i]:
+                shares[value / numbers["d_model"][i]] = i
+            if other and (routed or not experts):
                 why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
                 (of_all if experts else of_n)[i] = why
+        if shares and max(shares) > (1 + 2 * _WIDTH) * min(shares):
+            raise InputError(
+                f"{table.runs}: {name} is {min(shares):g} d_model in row {shares[min(shares)] + 1} and {max(shares):g} "
+                f"d_model in row {shares[max(shares)] + 1}, so experts are of several widths; state granularity, "
+                "narrow_experts and narrow_k"
+            )
     return of_n, of_all | of_n
 
 

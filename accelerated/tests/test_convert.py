@@ -333,6 +333,15 @@ def test_a_shape_with_another_fact_is_not_counted(converted, save, tmp_path, col
                remark for remark in remarks)  # fmt: skip
 
 
+def test_experts_of_several_widths_without_a_granularity_are_refused(save, tmp_path):
+    rows = [row | {"d_ff": width, "dense_parameter_count": 5e6, "total_parameter_count": 5e7}
+            for row, width in zip(shaped(), (2048, 2048, 512, 2048), strict=True)]  # fmt: skip
+    with pytest.raises(InputError, match="d_ff is 1 d_model in row 3 and 4 d_model in row 4, .*; state granularity"):
+        convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+    rows = [row | {"granularity": 2048 / row["d_ff"]} for row in rows]
+    assert convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"}).rows == 4
+
+
 def narrow(**more) -> list[dict]:
     """Return a layer of 128 experts of half the width, its twin of 64 experts, and the dense model."""
     kinds = {"r0": ("top_k", 128, 8, 2), "r1": ("top_k", 64, 4, 1), "r2": ("dense", 1, 1, 1)}
