@@ -354,10 +354,11 @@ def test_a_folder_that_may_be_a_part_of_a_run_is_asked_for(training):
     for name in ["run"] + ["folder"] * (training != "."):
         assert refused("logs", columns | {"hyper_id": name}) == message
     columns = {"loss_validation": "validation/epoch_loss"}
-    for run in "ab" if training == "train" else ():  # the hyperparameters of Keras are in the folder above
-        write_events(Path("logs", run), [], {"k": 4})
+    if training == "train":  # the hyperparameters of Keras are in the folder above
+        for folder in ("a", "b/validation"):
+            write_events(Path("logs", folder), [], {"k": 4})
         constants = {name: SET[name] for name in SET if name != "k"}
-        assert converted("logs", columns, constants, loss="k")[0][0] == ("a", 10, 4)
+        assert converted("logs", columns, constants, loss="k")[0] == [("a", 10, 4), ("b", 10, 4)]
     assert converted("logs", columns)[0] == [("a", 10, 4.0), ("b", 10, 4.0)]
     if training != ".":
         assert converted("logs/a", columns)[0] == [("a", 10, 4.0)]
