@@ -1,5 +1,6 @@
 """Counts, lists and names for sentences of messages, tables and reports."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def in_short(names, shown: int = SHOWN) -> str:
     if len(names) <= shown:
         return ", ".join(names)
     return f"{', '.join(names[: shown - 1])} and {len(names) - shown + 1} more"
+
+
+def near(name: str, names) -> str:
+    """Return names for a message about an unknown name: first the names below it, or else the nearest ones.
+
+    Example:
+        >>> near("exprts", ["k", "experts"])
+        'did you mean experts? available: k, experts'
+    """
+    close = [other for other in names if other.startswith(f"{name}/")] or difflib.get_close_matches(name, list(names))
+    return f"did you mean {', '.join(close)}? " * bool(close) + f"available: {in_short(names, 20)}"
 
 
 def once(said: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:

@@ -158,6 +158,8 @@ def choice_words(fits: Sequence) -> str:
     pairs = zip(errors, (without[0].law.name, without[0].floored.law.name), strict=True)
     (least, better), (most, worse) = sorted(pairs)
     relation = "better than" if least < most else "as well as"
+    form = ".5f" if round(least, 5) != round(most, 5) else ".4g"
+    errors = f"{least:.5f}" if least == most else f"{least:{form}} against {most:{form}}"
     words = f"{better} predicts left-out sizes {relation} {worse}"
     far = ", and without runs far from the law" * any(fit.far.any() for fit in without)
-    return f"{words} (RMSLE {least:.5f} against {most:.5f}, without the smallest{far})"
+    return f"{words} (RMSLE {errors}, without the smallest{far})"

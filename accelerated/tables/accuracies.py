@@ -155,10 +155,7 @@ def _rows_with(path: Path, run: dict) -> list[dict]:
 
 def _wide(columns: CheckedColumns) -> Accuracies:
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
-    flops, remarks = columns.number("flops", above=0.0, blank=True), []
-    if np.isnan(flops).any():
-        remarks.append("flops: 6 · params · tokens" + ("" if "flops" not in columns.cells else ", where blank"))
-        flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
+    flops, remarks = _with_flops(parameters, tokens, columns.number("flops", above=0.0, blank=True))
     losses, accuracies = {}, {}
     for name in columns.cells:
         if name.startswith("loss_"):
@@ -199,11 +196,17 @@ def _long(columns: CheckedColumns) -> Accuracies:
     columns.raise_if_any()
     if not chosen.size:
         raise InputError(f"{columns.path}: no row has a metric_type that is an accuracy or a loss; see --help")
-    parameters, flops, remarks = _derived(tokens, tpr, parameters, flops, wanted)
+    remarks = []
+    if np.isnan(parameters[wanted]).any():
+        remarks.append("params: tokens / tpr, where blank; tpr is nominal, so these are accurate to about 10 per cent")
+        parameters = np.where(np.isnan(parameters), tokens / tpr, parameters)
+    flops, more = _with_flops(parameters, tokens, flops, wanted)
     keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
     names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
     losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
-    remarks += _not_used(twice, len(columns.rows) - chosen.size)
+    again, passed = plural(twice, "row"), plural(len(columns.rows) - chosen.size, "row")
+    remarks += more + [f"{again} skipped: an earlier row has the same run, benchmark and metric"] * bool(twice)
+    remarks += [f"{passed} of other metrics skipped"] * (len(columns.rows) > chosen.size)
     first: dict[tuple, int] = {}
     for key, i in zip(keys, chosen, strict=True):
         first.setdefault(key, i)
@@ -213,31 +216,11 @@ def _long(columns: CheckedColumns) -> Accuracies:
     return Accuracies(run, blank, parameters[order], tokens[order], flops[order], losses, accuracies, remarks)
 
 
-def _derived(tokens, tpr, parameters, flops, wanted) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return parameters and FLOPs with derived values in blank cells, and a remark on each derivation.
-
-    Args:
-        tokens, tpr: [rows], training tokens and tokens per parameter.
-        parameters, flops: [rows], NaN for blank.
-        wanted: [rows] bool, the rows to use.
-    """
-    remarks = []
-    if np.isnan(parameters[wanted]).any():
-        remarks.append("params: tokens / tpr, where blank; tpr is nominal, so these are accurate to about 10 per cent")
-        parameters = np.where(np.isnan(parameters), tokens / tpr, parameters)
-    if np.isnan(flops[wanted]).any():
-        remarks.append("flops: 6 · params · tokens, where blank")
-        flops = np.where(np.isnan(flops), FLOPS_PER_PARAMETER * parameters * tokens, flops)
-    return parameters, flops, remarks
-
-
-def _not_used(twice: int, passed: int) -> list[str]:
-    remarks = []
-    if twice:
-        remarks.append(f"{plural(twice, 'row')} skipped: an earlier row has the same run, benchmark and metric")
-    if passed:
-        remarks.append(f"{plural(passed, 'row')} of other metrics skipped")
-    return remarks
+def _with_flops(parameters, tokens, flops, wanted=True) -> tuple[np.ndarray, list[str]]:
+    """Return FLOPs with derived values in blank cells, and a remark on them in the `wanted` rows."""
+    blank = np.isnan(flops)
+    remarks = ["flops: 6 · params · tokens" + ", where blank" * (not blank.all())] * bool((blank & wanted).any())
+    return np.where(blank, FLOPS_PER_PARAMETER * parameters * tokens, flops), remarks
 
 
 def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, score: np.ndarray):

@@ -25,9 +25,9 @@ THOUSANDFOLD = 900.0
 LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
 """The vocabulary and the sequence length for the highest possible cost of a token, if the table does not have them."""
 
-SIZES, TOKENS, RATIOS = (1e3, 1e13), (0.0, 1e15), (1e-4, 1e6)
-"""Plausible N, training tokens, and training tokens per parameter. The largest language models have an N of about 1e12
-and about 5e13 tokens."""
+SIZES, TOKENS, RATIOS, BATCHES = (1e3, 1e13), (0.0, 1e15), (1e-2, 1e5), (1, 3e8)
+"""Plausible N, training tokens, training tokens per parameter, and tokens per step. The largest language models have an
+N of about 1e12 and about 5e13 tokens."""
 
 COUNTED = "routelaws convert --set counted_embeddings={} states it"
 """How to state what N and P count."""
@@ -210,9 +210,10 @@ def _implausible(numbers: Numbers) -> list[str]:
     for name, values, (least, most) in (
         ("dense_parameter_count", size, SIZES),
         ("tokens", tokens[tokens > 0], TOKENS),
+        ("tokens per step (batch_size counts sequences)", numbers("batch_size") * numbers("sequence_length"), BATCHES),
         ("tokens per parameter", [np.max(ratio), np.median(ratio)] if ratio.size else [], RATIOS),
     ):
-        for value in (each for each in values if not least <= each <= most):
+        for value in (each for each in values if each < least or each > most):
             unit = UNITS.format(f"{name.partition(' ')[0]}=UNIT")
             return [f"{name}: {value:.4g} is implausible; needed: {least:g} to {most:g}; {unit}"]
     return []

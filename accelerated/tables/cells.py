@@ -13,7 +13,7 @@ class Cells:
     def __init__(self, runs, cells: dict[str, list[str]], constants: dict[str, str]):
         self.runs, self.cells, self.constants, self.remarks = runs, cells, constants, []
         self.names: list[str] = []  # names of the runs, from a column without a place in the table
-        self.dropped: list[str] = []  # columns without a place in the table
+        self.dropped: dict[str, list[str]] = {}  # columns without a place in the table
         self.rows = len(next(iter(cells.values()), []))
         self.at: list[str] = []  # the name of each row in messages
         self.headers: dict[str, str] = {}  # {column of the table: column of the user's file}

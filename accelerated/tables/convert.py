@@ -32,14 +32,14 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import write_atomically
-from ..wording import in_short, once, plural
+from ..wording import in_short, near, once, plural
 from .agreement import training_tokens
 from .cells import Cells, harmless
 from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
-from .headers import apply_units, check_losses
+from .headers import apply_units, check_headers
 from .identity import BY_ROW
-from .log import ROW, RUN, STEP
+from .log import RUN, STEP
 from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
@@ -131,7 +131,10 @@ def convert_runs(
         remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
-    remarks += [*changed, *_doubtful(cells, columns.get("hyper_id") == ROW)]
+    remarks += changed
+    for name in (name for name in cells if name.startswith("loss_")):
+        if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
+            remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
     return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
 
 
@@ -176,9 +179,7 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str | N
     for flag, names in (("--columns", columns), ("--set", constants)):
         for name in names:
             if name not in TABLE_COLUMNS and not name.startswith("loss_"):
-                raise InputError(
-                    f"{flag} {name}: not a column of the table; allowed: {', '.join(TABLE_COLUMNS)}, loss_NAME"
-                )
+                raise InputError(f"{flag} {name}: not in docs/columns.md; {near(name, ['loss_NAME', *TABLE_COLUMNS])}")
 
 
 def _converted(
@@ -199,7 +200,8 @@ def _converted(
             f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
         )
     remarks, table = [*source.remarks], Cells(source.name, cells, constants)
-    table.at, table.headers, table.dropped = source.at, columns, dropped
+    table.at, table.headers = source.at, columns
+    table.dropped = {name: source.cells[name] for name in dropped}
     if name := name_column(dropped):
         table.names = source.cells[name]
     dropped = [each for each in dropped if each != name]
@@ -208,7 +210,7 @@ def _converted(
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
         )
-    remarks += check_losses(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
+    remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
     try:
         replace_cells(table, values, unused)
         apply_units(table, units)
@@ -270,20 +272,6 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
     if remarks:
         rows = list(dict.fromkeys(rows))
     return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
-
-
-def _doubtful(cells: dict[str, list[str]], unnamed: bool) -> list[str]:
-    """Return remarks on losses that are NaN and, if rows are runs, on runs that may be in the table twice."""
-    remarks = []
-    for name in (name for name in cells if name.startswith("loss_")):
-        if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
-            remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
-    same: dict[tuple, list[str]] = {}
-    for row, rest in enumerate(zip(*(cells[name] for name in cells if name != "hyper_id"), strict=True), 1):
-        same.setdefault(rest, []).append(str(row))
-    if twice := [" and ".join(rows) for rows in same.values() if unnamed and len(rows) > 1]:
-        remarks.append(f"equal rows of the table: {in_short(twice)}; if they are one run, delete all but one")
-    return remarks
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:

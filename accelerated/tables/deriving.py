@@ -5,6 +5,7 @@ losses. Each change has a remark. `counting.py` counts N, P and the FLOPs of a t
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -13,12 +14,23 @@ from routelaws.reference.accounting import ROUTER_TYPES
 from ..errors import InputError
 from ..wording import plural
 from .cells import Cells, in_rows
-from .counting import INPUTS, SHAPE, WORDS, count_of, lacking
+from .counting import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
 from .identity import step_like
-from .schema import BLANK, DENSE, spellings, to_numbers
+from .schema import BLANK, DENSE, TABLE_COLUMNS, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
+_SHAPES = {
+    "FFN width": r"(?<![a-z])(d_?ff|d_?inner|(ffw?n?|feed_?forward|mlp|intermediate|inner|expert)_?(hidden_?)?"
+    r"(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
+    "shared experts": "shared?_?expert",
+    "dense layers": "first_?k_?dense|dense_?(layers|blocks)",
+    "num_heads": "kv_?heads|key_?value_?heads|query_?groups",
+    "kqv_size": "head_?(dim|size)|d_?head|kv_?channels",
+}
+"""{fact of a shape: header of a column that may contradict what counts assume}."""
+_WIDTH = 0.15
+"""Tolerated deviation of a width: that of 8/3 d_model from 3 d_model is 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 """The columns that `counting.count_of` counts."""
 
@@ -179,24 +191,65 @@ def _fill_counts(table: Cells) -> None:
     for name in WORDS:
         numbers[name] = table.cells.get(name, [""] * table.rows)
     _fill_sizes_of_dense(table, numbers)
+    of_n, of_all = _not_counted(table, numbers)
     sizes = table.number("dense_parameter_count").tolist()
     for name in COUNTED:
-        blank = table.blank(name)
-        counted = {i: _counted(table, name, i, numbers, sizes[i]) for i in blank}
+        blank, other = table.blank(name), of_n if name == COUNTED[0] else of_all
+        counted = {i: None if i in other else _counted(table, name, i, numbers, sizes[i]) for i in blank}
         values = {i: repr(value) for i, value in counted.items() if value is not None}
+        if other is of_n and (row := next((i for i in blank if i in other), None)) is not None:
+            raise InputError(f"{table.runs}: row {row + 1}: {other[row]}; name your N by --columns {name}=YOURS")
         how = "counted from the shape of the model, with FFNs of width 4 d_model (3 d_model with swiglu)"
         table.fill(name, values, how)
         # `read_table` reports a missing N; a table without shapes cannot be counted
         told = name == "dense_parameter_count" or "d_model" not in table.cells
         if len(values) < len(blank) and not told:
             row = next(i for i in blank if i not in values)
-            causes = lacking(name, table.cells["router_type"][row], {n: v[row] for n, v in numbers.items()})
+            known = {n: v[row] for n, v in numbers.items()}
+            causes = other.get(row) or lacking(name, table.cells["router_type"][row], known)
             missing = in_rows(len(blank) - len(values), table.rows)
             table.remarks.append(
                 f"{name}: cannot be counted from the shape{missing}, so it is blank; {causes} (row {row + 1})"
             )
     if narrow == [None, None]:
         _tell_of_narrow(table, numbers)
+
+
+def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return {row: why its shape is not counted} for N, and for P and FLOPs: a column that counts have no place for.
+
+    Raises:
+        InputError: routed rows without granularity have experts of several widths.
+    """
+    of_n, of_all, assumed = {}, {}, {name: numbers[name] for name in ("num_heads", "kqv_size")}
+    assumed["shared experts"] = [routing_options_of(text)["shared_experts"] for text in numbers["routing_options"]]
+    assumed["dense layers"] = [0] * table.rows
+    assumed["FFN width"] = [
+        (3 if "swiglu" in options else 4) * (width or math.nan)
+        for options, width in zip(numbers["model_options"], numbers["d_model"], strict=True)
+    ]
+    for name, cells in (table.cells | table.dropped).items():
+        fact = next((fact for fact, header in _SHAPES.items() if re.search(header, name, re.IGNORECASE)), None)
+        shares: dict[float, int] = {}
+        for i in np.flatnonzero(to_numbers(cells)[0] > 0) if fact and name not in TABLE_COLUMNS else ():
+            value, expected, G = float(cells[i]), assumed[fact][i], numbers["granularity"][i] or 1
+            relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
+            value *= (numbers["d_model"][i] or math.nan) if relative else 1
+            experts, factors = fact in ("shared experts", "dense layers"), (1, G) if fact == "FFN width" else (1,)
+            other = expected is not None and all(abs(value * G - expected) > _WIDTH * expected for G in factors)
+            routed = table.cells["router_type"][i] != DENSE
+            if fact == "FFN width" and routed and not numbers["granularity"][i] and numbers["d_model"][i]:
+                shares[value / numbers["d_model"][i]] = i
+            if other and (routed or not experts):
+                why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+                (of_all if experts else of_n)[i] = why
+        if shares and max(shares) > (1 + 2 * _WIDTH) * min(shares):
+            raise InputError(
+                f"{table.runs}: {name} is {min(shares):g} d_model in row {shares[min(shares)] + 1} and {max(shares):g} "
+                f"d_model in row {shares[max(shares)] + 1}, so experts are of several widths; state granularity, "
+                "narrow_experts and narrow_k"
+            )
+    return of_n, of_all | of_n
 
 
 def _fill_sizes_of_dense(table: Cells, numbers: dict[str, list]) -> None:

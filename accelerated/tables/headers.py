@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from .cells import Cells, in_rows
+from .log import PARTS
 from .schema import shorten, to_numbers
 from .units import SIZES, UNITS_OF, amount, written_out
 
@@ -20,18 +21,31 @@ _UNIT = re.compile(
     r"|(\d|(?<![a-z]))e\+?\d|(\^|\*\*)\+?\d|10[⁰¹²³⁴-⁹]"  # tokens / 1e9, N (10^6)
     r"|(kilo|mega|giga|tera|peta|exa|zetta|(?<![a-z])[kmgtpez])[ _-]?flop"
     r"|(?<![a-z])pf((?![a-z])|days)|(?<![a-z])(day|hour)s?(?![a-z])|flops?[ _]*(/|per)[ _]*s(ec(ond)?s?)?(?![a-z])"
-    r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])",
+    r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])|(?<![a-z])macs?(?![a-z])|flops?[ _-]*(/|per)[ _-]*tok"
+    r"|^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch)",  # 2048 is a unit, too
     re.IGNORECASE,
 )
 
-_LOSS_UNIT = r"(?<![a-z])(bits?|bpt|ppl|perplexity|(log|base)[ _-]?2(?!\d))(?![a-z])"
-_OTHER_LOSS = r"bpb|bpc|(?<![a-z])(per)?(byte|char(acter)?|word)s?(?![a-z])"
+_OTHER_LOSS = r"bpb|bpc|(?<![a-z])((per)?(byte|char(acter)?|word)s?|sum|total)(?![a-z])"
+_LOSS_UNIT = (
+    _OTHER_LOSS + r"|(?<![a-z])(bits?|bp[td]|ppl?x?|perp(lexity)?|exp|(log|base)[ _-]?(2|10)(?!\d)"  # units
+    r"|acc(uracy)?|bleu\d?|rouge[\dl]?|score|f1|em|mse|percent(age)?|pct"  # other quantities
+    r"|std(dev|err)?|stderr|var(iance)?|delta|diff(erence)?|gain|relative|aux(iliary)?|balanc(e|ing)|z|lr)(?![a-z])|%"
+)
 
-_ACCURACY = r"(?<![a-z])acc(uracy)?(?![a-z])"
+
+_PART = r"per[ _-]?(device|gpu|rank|worker|node|tok(en)?)|log\d*"
+_MEANINGS = {
+    "loss_validation": (PARTS[0], "the loss on held-out text"),
+    "dense_parameter_count": ("total|all|log\\d*", "parameters with one expert, without the embedding"),
+    "num_experts": (f"{_PART}|total|active|shared", "the experts of a layer on all devices"),
+    "batch_size": (f"{_PART}|micro|local|tok(en)?s?", "the sequences of a step on all devices"),
+}
+"""{column: (texts of headers of other quantities, what the column has)}."""
 
 
-def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
-    """Return remarks on headers of losses that are not per token.
+def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
+    """Return remarks on headers that seem to name another loss or another count.
 
     Args:
         headers: {column of the table: column of the file}.
@@ -40,20 +54,26 @@ def check_losses(path, headers: dict[str, str], unit: str | None) -> list[str]:
     Raises:
         InputError: a header looks like a unit that is not stated.
     """
-    headers = {name: header for name, header in headers.items() if name.startswith("loss_")}
-    other = [name for name, header in headers.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
-    for name, header in headers.items():
-        if unit is None and re.search(_ACCURACY, header, re.IGNORECASE):
+    words = {  # evalPPL has the words eval and PPL
+        name: re.sub("(?<=[a-z])(?=[A-Z])", " ", header) for name, header in headers.items() if name.startswith("loss_")
+    }
+    for name, header in words.items():
+        if unit is None and re.search(_LOSS_UNIT, header, re.IGNORECASE):
             raise InputError(
-                f"{path}: {shorten(header)}: the header seems to name an accuracy, which is no loss; name it acc_TASK "
-                "and use a law of accuracy (docs/downstream.md), or state --loss-unit nats if it is a loss"
+                f"{path}: {shorten(headers[name])}: the header seems to name a unit or another quantity; state "
+                "--loss-unit nats, bits or perplexity (per token) if it is a loss; a sum, or a loss per byte or word, "
+                "cannot be compared, and an accuracy is named acc_TASK (docs/downstream.md)"
             )
-        if unit is None and (name in other or re.search(_LOSS_UNIT, header, re.IGNORECASE)):
-            raise InputError(
-                f"{path}: {shorten(header)}: the header seems to name a unit; state it with --loss-unit nats, bits or "
-                "perplexity (per token; a loss per byte or word cannot be compared)"
-            )
-    return [f"{name}: a loss per byte or word cannot be compared with losses per token" for name in other]
+    marked = {name: bool(re.search("pp[lx]|perp", header, re.IGNORECASE)) for name, header in words.items()}
+    if unit == "perplexity" and len({*marked.values()}) > 1:
+        plain = shorten(headers[next(name for name in marked if not marked[name])])
+        raise InputError(f"{path}: --loss-unit perplexity is for all losses, but {plain} names none; convert it apart")
+    other = [name for name, header in words.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
+    remarks = [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
+    for name, (quantity, meaning) in _MEANINGS.items():
+        if re.search(rf"(?<![a-z])({quantity})(?![a-z])", headers.get(name, ""), re.IGNORECASE):
+            remarks.append(f"{name}: {shorten(headers[name])} seems to be another quantity; needed: {meaning}")
+    return remarks
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:
@@ -73,8 +93,8 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
     if doubtful := {name: shorten(header) for name, header in headers.items() if _UNIT.search(header)}:
         raise InputError(
             f"{table.runs}: {' and '.join(doubtful.values())}: the header seems to name a unit; state it with "
-            f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, or 1 for whole counts (a "
-            "rate, a time or bytes is no count)"
+            f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, the tokens of a "
+            "sample, or 1 for whole counts (a rate, a time or bytes is no count)"
         )
     for name, rows in plain.items():
         cells, scale = table.cells[name], scales.get(name, 1.0)

@@ -5,6 +5,7 @@ hyper_id has whole numbers, nothing is checked. Without names, all rows are one 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby, pairwise
 
@@ -34,6 +35,8 @@ _ENDED = {
 }  # fmt: skip
 
 
+_CONTINUED = r"(^|[/_ .-])((checkpoint|ckpt|step|iter|epoch|part)[-_ =]?\d+k?|(resum|restart|cont)(inu)?e?d?\d*)$"
+"""The end of a name of a checkpoint or of a continued run."""
 _UNNAMED = "a run without a name"
 BY_ROW = "--columns hyper_id=row makes each row a run"
 
@@ -99,7 +102,9 @@ def check_single(source: Source, columns: dict[str, str]) -> None:
     steps, why = steps_of(source.cells, columns), "although most runs have one row"
     if repeated and (not steps or len(rows) > 2 * len(repeated)):
         if not steps:
+            column = columns.get(STEP, STEP)
             why = f"but no column has the step or the tokens of every row (--columns step={step_like(source.cells)})"
+            why = f"but {column} is no number in every row" if column in source.cells else why
         stands = f"{source.name}: {_shown(repeated[0])} is in {in_short(rows[repeated[0]])}"
         raise InputError(f"{stands}, {why}; give each run its own name, or number the runs; {BY_ROW}")
 
@@ -142,12 +147,17 @@ def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) ->
     called, steps = name_of_runs(source.cells, columns), steps_of(source.cells, columns)
     if not source.is_log:
         check_distinct(source.name, source.cells, called, columns)
+    runs = [*dict.fromkeys(cell.strip() for cell in source.cells.get(called, ()))]
+    bases = [re.sub(_CONTINUED, "", name, flags=re.IGNORECASE) for name in runs]
+    counts = Counter(bases)
+    parts = in_short(name for name, base in zip(runs, bases, strict=True) if counts[base] > 1)
+    remarks = [f"{parts} seem to be one run, by their names; if so, give all one name"] * bool(parts)
     if not steps:
         equal: dict[tuple, list[int]] = {}
         for i, row in enumerate(zip(*source.cells.values(), strict=True)):
             equal.setdefault(row, []).append(i)
         again = in_short(source.at[i] for rows in equal.values() for i in rows[1:])
-        remarks = [f"left out, because each equals an earlier row in every cell: {again}"] if again else []
+        remarks += [f"left out, because each equals an earlier row in every cell: {again}"] if again else []
         return source.of_rows([rows[0] for rows in equal.values()], *remarks)
     names, rows = [cell.strip() for cell in source.cells.get(called, [""] * len(steps))], {}
     for i, name in enumerate(names):
@@ -158,10 +168,10 @@ def on_one_branch(source: Source, columns: dict[str, str], losses: list[str]) ->
             own, restarted = last_branch(source.name, name, own, steps, source.is_log)
             restarts |= restarted
         kept += _one_row_a_step(source, columns, name, own, steps, losses, again)
-    remarks = restart_remarks(source.name, restarts)
+    remarks += restart_remarks(source.name, restarts)
     if again:
-        counts = f"at step {in_short(again)}, the later loss counts"
-        remarks.append(f"{counts}; if these are two runs, give each its own name")
+        later = f"at step {in_short(dict.fromkeys(again))}, the later loss counts"
+        remarks.append(f"{later}; if these are two runs, give each its own name")
     return source.of_rows(sorted(kept), *remarks)
 
 
@@ -214,12 +224,13 @@ def _one_row_a_step(source: Source, columns: dict, name: str, rows: list[int], s
             kept += own[1:]
             continue
         if column := next((column for column in losses if len(set(values[column])) > 1), None):
-            if step == min(groups) and not source.is_log:
+            several = [name for name, cells in values.items() if name not in losses and len(set(cells)) > 1]
+            kinds = any(is_kind(cell) for name in several for cell in values[name])
+            if kinds or (step == min(groups) and not source.is_log):
                 both = " and ".join(dict.fromkeys(values[column]))
-                differ = in_short(each for each in values if each != column and len(set(values[each])) > 1)
-                where = f", in rows that differ in {differ}" if differ else ""
+                where = f", in rows that differ in {in_short(several)}" if several else ""
                 raise InputError(
-                    f"{source.name}: {_shown(name)} has {both} in column {column} at its first step {step:.0f} "
+                    f"{source.name}: {_shown(name)} has {both} in column {column} at step {step:.0f} "
                     f"({source.at[own[0]]}){where}; if two runs share this name, give each its own name, as by "
                     "--columns hyper_id=NAME; else keep one row for each step"
                 )
@@ -227,3 +238,10 @@ def _one_row_a_step(source: Source, columns: dict, name: str, rows: list[int], s
         for column, cells in values.items():
             source.cells[column][own[0]] = cells[-1] if cells else ""
     return kept + [own[0] for own in groups.values()]
+
+
+def is_kind(cell: str) -> bool:
+    """Return whether a cell may name a kind of loss, such as train or c4: it is no number, date or time."""
+    return (
+        bool(to_numbers([cell])[1][0] and re.search("[a-z]", cell, re.IGNORECASE)) and len(re.findall(r"\d", cell)) < 6
+    )

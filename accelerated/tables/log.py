@@ -20,6 +20,14 @@ ROW = "row"
 """The number of a row; `--columns hyper_id=row` makes each row of a table a run."""
 
 
+PARTS = (
+    "train(ing)?([ _-](set|loss))?",
+    "(val(id(ation)?)?|eval(uation)?|test(ing)?|dev|held[ _-]?out)([ _-](set|loss))?",
+)
+"""Texts of training and of other losses."""
+PART = re.compile("|".join(PARTS), re.IGNORECASE)
+
+
 class Log(NamedTuple):
     axis: str  # column that distinguishes the rows of a run: "step", or the panel's axis, such as tokens
     rows: dict[tuple[str, str], dict[str, str]]  # {(run, value of the axis): {metric: cell}}
@@ -68,6 +76,23 @@ def put_together(paths: list, pieces: list[Log]) -> Log:
                     )
                 by.setdefault((key, metric), path)
     return whole
+
+
+def parts_joined(log: Log, columns: dict[str, str]) -> Log:
+    """Return a log in which runs such as moe8/val belong to moe8 if --columns names their metrics, such as val/loss."""
+    metrics = {metric for row in log.rows.values() for metric in row}
+    runs, names, rows, settings = {*log.settings, *(run for run, _ in log.rows)}, {}, {}, {}
+    for name, metric in ((name, metric) for name in {*columns.values()} - metrics for metric in metrics):
+        part = name.removesuffix(f"/{metric}")
+        for run in (run for run in runs if part != name and re.search(f"[/_ .-]{re.escape(part)}$", run)):
+            names.setdefault(run, (run[: -len(part) - 1], {}))[1][metric] = name
+    for (run, step), row in log.rows.items():
+        whole, renamed = names.get(run, (run, {}))
+        own = {renamed.get(name, name): whole if cell == run else cell for name, cell in row.items()}
+        rows.setdefault((whole, step), {}).update(own)
+    for run, row in log.settings.items():
+        settings.setdefault(names.get(run, (run,))[0], {}).update(row)
+    return log._replace(rows=rows, settings=settings)
 
 
 def latest_branch(runs: list[str], steps: list[float]) -> tuple[list[int], dict[str, tuple[float, int]]]:

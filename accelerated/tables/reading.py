@@ -26,7 +26,7 @@ from typing import NamedTuple
 from ..errors import InputError, printable
 from ..files import opened
 from ..wording import in_short, plural
-from .schema import Problems, limit_of, shorten
+from .schema import Problems, limit_of, shorten, to_numbers
 
 PIECE = 1 << 24
 """Number of characters to read at a time."""
@@ -104,6 +104,22 @@ def read_cells(path) -> ParsedRows:
     return ParsedRows(rows, columns)
 
 
+def cut_short(path) -> list[str]:
+    """Return a remark if the last line of a CSV file seems to be cut: no line break, and the shortest last cell."""
+    if not Path(path).is_file() or Path(path).suffix == ".gz" or is_json(path):
+        return []
+    with opened(path) as file:
+        file.seek(max(0, Path(path).stat().st_size - (1 << 16)))
+        *lines, last = file.read().decode(errors="replace").split("\n")
+    ends = [line.strip().rpartition(",")[2] for line in (*lines[1:], last) if line.strip()]
+    if not last.strip() or len(ends) < 3 or len(ends[-1]) >= min(map(len, ends[:-1])):
+        return []
+    return [
+        f"{path}: the last line has no line break, and its last cell {shorten(ends[-1])} is shorter than the others; "
+        "if the file was cut, delete this line"
+    ]
+
+
 def take_apart(text: Text, problems: Problems) -> Iterator[ParsedRows]:
     """Yield the cells of a table as text, some rows at a time, numbered from 1. Skip blank lines.
 
@@ -132,7 +148,9 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: cannot be unpacked ({error}); the file is cut short or is not gzip") from None
     except UnicodeError as error:
-        raise InputError(f"{path}: is not a CSV table (not text in UTF-8: {error.reason})") from None
+        raise InputError(
+            f"{path}: is not a CSV table (not text in UTF-8: {error.reason}); save it as CSV in UTF-8"
+        ) from None
     except csv.Error as error:
         raise InputError(f"{path}: is not a CSV table ({error})") from None
     except OSError as error:
@@ -146,7 +164,7 @@ def _pieces(path: Path, stream: io.TextIOBase) -> Iterator[str]:
     while piece := stream.read(PIECE):
         read += len(piece)
         if "\0" in piece:
-            raise InputError(f"{path}: is not a CSV table (it has bytes of value 0, so it is not text)")
+            raise InputError(f"{path}: is not a CSV table (it has bytes of value 0, so it is not text); save it as CSV")
         if read > most:
             more = "for a larger table, raise the limit: routelaws --limit unpacked=20GB ..."
             raise InputError(f"{path}: unpacks to more than the limit of {most:,.0f} characters; {more}")
@@ -180,6 +198,8 @@ def _names(path: Path, header: str) -> list[str]:
     for separator, called in _SEPARATORS.items():
         if len(next(csv.reader([header], delimiter=separator))) > len(cells):
             raise InputError(f"{path}: its cells are separated by {called}; needed: commas")
+    if not to_numbers(cells)[1].any():
+        raise InputError(f"{path}: its first line {shorten(header)} has no names; needed: a header")
     names = [printable(name.strip()) or f"Unnamed: {i}" for i, name in enumerate(cells)]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -221,7 +241,7 @@ def _json_rows(text: Text, problems: Problems) -> Iterator[tuple[int, dict[str, 
         if not isinstance(value, _Object):
             problems.add(row, None, shorten(line), "one JSON object per line")
             continue
-        pairs = list(_flat(value))
+        pairs = list(flat(value))
         names = [name for name, _ in pairs]
         twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if twice is not None:
@@ -234,12 +254,11 @@ class _Object(list):
     """The pairs of a JSON object as a list, for the detection of repeated keys."""
 
 
-def _flat(pairs: _Object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in pairs:
-        name = prefix + printable(name.strip())
-        if isinstance(value, _Object):
-            yield from _flat(value, f"{name}.")
-        elif isinstance(value, str):
-            yield name, value
+def flat(value: _Object | dict, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the names and the texts of an object; the names of nested objects are joined by dots."""
+    for name, cell in value.items() if isinstance(value, dict) else value:
+        name = prefix + printable(str(name).strip())
+        if isinstance(cell, _Object | dict):
+            yield from flat(cell, f"{name}.")
         else:
-            yield name, "" if value is None else json.dumps(value)
+            yield name, cell if isinstance(cell, str) else "" if cell is None else json.dumps(cell, default=str)

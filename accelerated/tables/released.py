@@ -41,16 +41,17 @@ def overtraining_runs(archive: Path) -> bytes:
     Raises:
         InputError: the archive cannot be read, or a file or an entry is missing.
     """
-    rows, tasks = [], {}
-    with _Archive(archive) as files:
-        for path in files.matching("exp_data/models/", ".json"):
-            run = files.json(path, RUN)
-            scores = files.json(f"exp_data/evals/evaluation_{run['name']}_heavy.json", SCORES)["eval_metrics"]["icl"]
-            tasks |= dict.fromkeys(scores)
-            losses = {f"loss_{_text_of(result)}": result["loss"] for result in run["results"]}
-            hyperparameters = {key: run["hyperparameters"][key] for key in _RUN}
-            row = {"run": run["name"], "training_set": run["dataset_name"]} | hyperparameters | losses
-            rows.append(row | {f"acc_{task}": score for task, score in scores.items()})
+    rows, tasks, files, folder = [], {}, _Archive(archive), "exp_data/models/"
+    names = sorted(name for name in files if name.startswith(folder) and name.endswith(".json"))
+    for name in names or [f"{folder}*.json"]:
+        run = files.json(name, RUN)
+        scores = files.json(f"exp_data/evals/evaluation_{run['name']}_heavy.json", SCORES)["eval_metrics"]["icl"]
+        tasks |= dict.fromkeys(scores)
+        texts = (posixpath.basename(posixpath.dirname("".join(result["val_data"][:1]))) for result in run["results"])
+        losses = {f"loss_{text}": result["loss"] for text, result in zip(texts, run["results"], strict=True)}
+        hyperparameters = {key: run["hyperparameters"][key] for key in _RUN}
+        row = {"run": run["name"], "training_set": run["dataset_name"]} | hyperparameters | losses
+        rows.append(row | {f"acc_{task}": score for task, score in scores.items()})
     rows.sort(key=lambda row: (row["training_set"], row["params"], row["tokens"]))
     losses = sorted({column for row in rows for column in row if column.startswith("loss_")})
     return _packed(("run", "training_set", *_RUN, *losses, *(f"acc_{task}" for task in tasks)), rows)
@@ -62,9 +63,7 @@ def downstream_tasks(archive: Path) -> bytes:
     Raises:
         InputError: `overtraining_runs` raises this error.
     """
-    with _Archive(archive) as files:
-        path = "exp_data/eval_metadata.csv"
-        tasks = list(csv.DictReader(io.StringIO(files.text(path))))
+    path = "exp_data/eval_metadata.csv"
     rows = [
         {
             "task": _entry(path, row, "Eval Task"),
@@ -72,40 +71,30 @@ def downstream_tasks(archive: Path) -> bytes:
             "num_examples": _entry(path, row, "#datapoints"),
             "random_accuracy": float(_entry(path, row, "Random baseline")) / 100,
         }
-        for row in tasks
+        for row in csv.DictReader(io.StringIO(_Archive(archive)[path]))
     ]
     return _packed(("task", "task_type", "num_examples", "random_accuracy"), rows)
 
 
-class _Archive:
+class _Archive(dict):
+    """The files below exp_data of an archive: {name: content}."""
+
     def __init__(self, path: Path):
         self.path = path
-
-    def __enter__(self):
         try:
-            self.tar = tarfile.open(self.path)
-            self.members = {member.name.partition("/")[2]: member for member in self.tar if member.isfile()}
-        except (OSError, tarfile.TarError, EOFError) as error:
-            raise InputError(f"{self.path}: cannot be read as an archive ({error})") from None
-        return self
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    if member.isfile() and "/exp_data/" in member.name:
+                        self[member.name.partition("/")[2]] = tar.extractfile(member).read().decode("utf-8")
+        except (OSError, tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read as an archive ({error})") from None
 
-    def __exit__(self, *error):
-        self.tar.close()
-
-    def matching(self, folder: str, ending: str) -> list[str]:
-        names = sorted(name for name in self.members if name.startswith(folder) and name.endswith(ending))
-        if not names:
-            raise InputError(f"{self.path}: holds no {folder}*{ending}")
-        return names
-
-    def text(self, name: str) -> str:
-        if name not in self.members:
-            raise InputError(f"{self.path}: holds no {name}")
-        return self.tar.extractfile(self.members[name]).read().decode("utf-8")
+    def __missing__(self, name: str):
+        raise InputError(f"{self.path}: holds no {name}")
 
     def json(self, name: str, form: dict) -> dict:
         try:
-            content = parse_json(self.text(name), infinite=True)
+            content = parse_json(self[name], infinite=True)
         except ValueError as error:
             raise InputError(f"{self.path}: {name}: is not valid JSON ({error})") from None
         if wrong := misfit(content, form):
@@ -133,10 +122,6 @@ def _entry(path: str, row: dict, key: str):
     return row[key]
 
 
-def _text_of(result: dict) -> str:
-    return posixpath.basename(posixpath.dirname("".join(result["val_data"][:1])))
-
-
 def _packed(columns: tuple[str, ...], rows: list[dict]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -159,39 +144,28 @@ TABLES = {
     "curves.csv.gz": Released(
         "https://raw.githubusercontent.com/deepmind/scaling_laws_for_routing/"
         "42da0c392b127df2c01fa7b705f72396050d05e5/data/curves.csv.gz",
-        "c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f",
-        "CC-BY 4.0",
+        "c03e7531add85e594f368d33bac4a0220280be858a7ed12d147cf73af6a3819f", "CC-BY 4.0",
     ),
     "overtraining_runs.csv": Released(
-        _OVERTRAINING,
-        "2bcb5d4632c7b133c3757ac545fd1a9bce369e22fca1b795eebdf4412ac666f6",
-        "MIT",
-        overtraining_runs,
+        _OVERTRAINING, "2bcb5d4632c7b133c3757ac545fd1a9bce369e22fca1b795eebdf4412ac666f6", "MIT", overtraining_runs
     ),
     "downstream_tasks.csv": Released(
-        _OVERTRAINING,
-        "f4887508cb9d7d9a5b51543a5d100cd43681c1bd495f146f31d613476d37740d",
-        "MIT",
-        downstream_tasks,
+        _OVERTRAINING, "f4887508cb9d7d9a5b51543a5d100cd43681c1bd495f146f31d613476d37740d", "MIT", downstream_tasks
     ),
     "steplaw_moe.csv": Released(
-        _STEP_LAW + "moe_lr_bs_loss.csv",
-        "653d585244a7b227423007e8b796bc16d76f6d24eb87b1919b8f048a91897b92",
+        _STEP_LAW + "moe_lr_bs_loss.csv", "653d585244a7b227423007e8b796bc16d76f6d24eb87b1919b8f048a91897b92",
         "not stated",
     ),
     "steplaw_dense.csv": Released(
-        _STEP_LAW + "dense_lr_bs_loss.csv",
-        "9e46181076c04d450294d75dfe6f72adc416e231e154a07b337e378f9410002c",
+        _STEP_LAW + "dense_lr_bs_loss.csv", "9e46181076c04d450294d75dfe6f72adc416e231e154a07b337e378f9410002c",
         "not stated",
     ),
     "chinchilla_points.csv": Released(
         "https://raw.githubusercontent.com/epoch-research/analyzing-chinchilla/"
         "92258837425e1b5f2851d624287f0120583a3d0e/data/svg_extracted_data.csv",
-        "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281",
-        "not stated",
-        chinchilla_points,
+        "3366fa12e6a7261f563b7650bf32405547569764c74cce9af9752f6e00475281", "not stated", chinchilla_points,
     ),
-}
+}  # fmt: skip
 """The available tables by file name: 5,799 evaluations of the 223 runs of Clark et al.; losses and accuracies of 104
 dense runs of Gadre et al., and the tasks of these accuracies; 708 routed and 1,911 dense runs of Li et al. 2025 (Step
 Law); 245 points of Hoffmann et al. 2022, read from a figure by Epoch AI. Tables without a stated licence are read, and

@@ -66,7 +66,7 @@ NAME_COLUMNS = ("run", "run_name", "name", "Name")
 OBJECTIVES = ("causal", "masked")
 """The values of `configuration.OBJECTIVES`, repeated here to read tables without JAX."""
 DENSE = "Dense"
-ABSENT = ("", "NA", "N/A", "<NA>", "null", "None")
+ABSENT = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "None", "-", "–", "—")
 """The texts of cells without a value. A loss of this kind means that the row is no evaluation."""
 NAN = ("nan", "NaN")
 """The texts of cells that are NaN. A loss of this kind may mean that the run diverged."""

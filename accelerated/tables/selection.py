@@ -209,8 +209,14 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
     dense = last["router_type"] == DENSE
     dropped = []
     if "objective" in last and "objective" not in named:
-        dropped += _of_other_objective(last)
-    dropped += _without_costs(last) if axes == "compute" else _too_wide(last, dense)
+        objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
+        common = _commonest(objective, min)
+        dropped.append((objective != common, f"objective is not the most common, {common}"))
+    for name in ("flops_per_step", "total_parameter_count") if axes == "compute" else ():
+        dropped.append((np.isnan(column_or_nan(last, name)), f"{name} is not known"))
+    if "flop_increase" in last and axes != "compute":
+        wide = dense & (last["flop_increase"].fillna(1) != 1)
+        dropped.append((wide, "dense with flop_increase above 1, so wider than N implies"))
     dropped.append((~learned(last, rows), UNLEARNED))
     if axes == "one E" and "num_experts" not in named:
         dropped += _of_other_experts(last, dense)
@@ -227,26 +233,6 @@ def _reasons(last, rows: str | None, loss_column: str, axes: Axes):
 def _commonest(values, of_a_tie):
     counts = values.value_counts()
     return of_a_tie(counts[counts == counts.max()].index, default=None)
-
-
-def _of_other_objective(last) -> list[tuple]:
-    objective = last["objective"].where(last["objective"].isin(OBJECTIVES), OBJECTIVES[0])
-    common = _commonest(objective, min)
-    return [(objective != common, f"objective is not the most common, {common}")]
-
-
-def _without_costs(last) -> list[tuple]:
-    return [
-        (last[name].isna() if name in last else last["step"] >= 0, f"{name} is not known")
-        for name in ("flops_per_step", "total_parameter_count")
-    ]
-
-
-def _too_wide(last, dense) -> list[tuple]:
-    if "flop_increase" not in last:
-        return []
-    wide = last["flop_increase"].fillna(1) != 1
-    return [(dense & wide, "dense with flop_increase above 1, so wider than N implies")]
 
 
 def _of_other_experts(last, dense) -> list[tuple]:

@@ -3,24 +3,36 @@
 A table with more fields per run (`config`) is joined by the name of the run.
 """
 
-import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import InputError
-from ..wording import in_short
+from ..wording import in_short, near
 from .identity import check_single, name_of_runs, on_one_branch, steps_of
-from .log import FOLDER, ROW, RUN, STEP, Log, Source, as_cells, by_number, continues, put_together
-from .reading import read_cells
+from .log import (
+    FOLDER,
+    PART,
+    PARTS,
+    ROW,
+    RUN,
+    STEP,
+    Log,
+    Source,
+    as_cells,
+    by_number,
+    continues,
+    parts_joined,
+    put_together,
+)
+from .reading import cut_short, read_cells
 from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, name_column
 from .table import SOURCE, check_once, named
 from .trackers.kinds import read_piece
 
-_PARTS = (
-    "train(ing)?([ _-](set|loss))?",
-    "(val(id(ation)?)?|eval(uation)?|test(ing)?|dev|held[ _-]?out)([ _-](set|loss))?",
-)
-"""Texts of training and of other losses."""
+_OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
+"""The name of a part of a run: moe8/train, moe8_val."""
+_SUMMARY = r"(grand[ _-])?(total|sum|mean|average|avg|median|std|stdev|min|max|summary)s?\W*"
 _YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 
 
@@ -42,14 +54,19 @@ def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
         elif path == logs[0][0]:
             sources.append(_as_source(put_together(*zip(*logs, strict=True)), called, columns))
     apart = [source for source in sources if not source.is_log and FOLDER not in source.cells]
+    unnamed = [source for source in apart if not name_of_runs(source.cells, columns)]
+    for loss in (column for name, column in columns.items() if name.startswith("loss_")):
+        named_files = (source.name.partition(".csv")[0] for source in unnamed if loss in source.cells)
+        if (found := _parts(named_files)) is not None:
+            raise InputError(f"{loss} is in {found[0]}; give one of these files, or rename them")
     if columns.get("hyper_id") == FOLDER and apart:
         return [source for source in sources if source not in apart] + [_by_folder(apart)]
-    sources[-1].remarks.extend(_continued(sources, columns))
+    sources[-1].remarks.extend(_continued(sources, columns) + [text for path in paths for text in cut_short(path)])
     return sources
 
 
 def _as_source(log: Log, name: str, columns: dict[str, str]) -> Source:
-    cells = as_cells(log)
+    cells = as_cells(parts_joined(log, columns))
     if "_step" in columns.values():
         cells.setdefault("_step", cells[log.axis])
     at = [f"run {run}, {log.axis} {value}" for run, value in zip(cells[RUN], cells[log.axis], strict=True)]
@@ -114,6 +131,11 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
         )
     if not losses:  # a later error names the missing column
         return source
+    for at, name in zip(source.at, cells.get(name_of_runs(cells, columns), ()), strict=False):
+        if re.fullmatch(_SUMMARY, name.strip(), re.IGNORECASE):
+            raise InputError(
+                f"{source.name}: {at}: {name.strip()} seems to summarise rows; delete it, or rename this run"
+            )
     _check_parts(source, columns, losses)
     source = on_one_branch(source, columns, losses)
     cells = source.cells
@@ -138,14 +160,34 @@ def with_loss(source: Source, columns: dict[str, str]) -> Source:
     return source.of_rows(rows, remark)
 
 
+def _parts(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return words on names such as moe8/train and moe8/val, and the part of validation; None without such names."""
+    runs: dict[str, dict[str, str]] = {}
+    for name in names:
+        match = _OF_PART.fullmatch(name)
+        runs.setdefault(match[1] if match else name, {})[name] = match[2] if match else ""
+    for run, parts in runs.items():
+        if len(parts) > 1 and (all(parts.values()) or any(name.startswith(f"{run}/") for name in parts)):
+            part = max(filter(None, parts.values()), key=lambda part: (part.startswith("v"), part[0] != "t"))
+            return f"the runs {in_short(parts)}, which seem to be parts of one run", part
+    return None
+
+
 def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
-    """Raise `InputError` if another column says that a column has losses of training and of validation."""
+    """Raise `InputError` if names of runs or another column say that a loss is of training and of validation."""
+    runs = source.cells.get(name_of_runs(source.cells, columns), ())
+    for loss in losses:
+        pairs = zip(runs, source.cells[loss], strict=False)
+        if (found := _parts(run.strip() for run, cell in pairs if cell.strip() not in ABSENT)) is not None:
+            how = f"name its loss by the part, as in --columns loss_validation={found[1]}/{loss}"
+            how = how if source.is_log else "delete the rows of all but one"
+            raise InputError(f"{source.name}: {loss} is in {found[0]}; {how}, or rename the runs")
     for name in (name for name in source.cells if name not in columns.values() and not (source.is_log and name == RUN)):
         for loss in losses:
             pairs = zip(source.cells[name], source.cells[loss], strict=True)
             texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
-            parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in _PARTS]
-            named = any(re.fullmatch(f"(is[ _-]?)?({part})", name, re.IGNORECASE) for part in _PARTS)
+            parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in PARTS]
+            named = any(re.fullmatch(f"(is[ _-]?)?({part})", name, re.IGNORECASE) for part in PARTS)
             if named and {text.casefold() for text in texts} in _YES_AND_NO and _varies(source.cells, name, columns):
                 parts = [["rows with " + text] for text in texts]
             if all(parts):
@@ -229,15 +271,10 @@ def check_names(sources: list[Source], columns: dict[str, str], keep) -> None:
     names = in_short(source.name for source in sources)
     for name in keep:
         if name not in there:
-            raise InputError(f"--keep {name}: {names} has no such column; {_near(name, there)}")
+            raise InputError(f"--keep {name}: {names} has no such column; {near(name, there)}")
         if name == SOURCE and len(sources) > 1:
             raise InputError(f"--keep {name}: this name is reserved for the source table of a row")
     for name, source in columns.items():
         if source not in there:
-            raise InputError(f"--columns {name}={source}: {names} has no column {source}; {_near(source, there)}")
-
-
-def _near(name: str, there) -> str:
-    close = [other for other in there if other.startswith(f"{name}/")]
-    close = close or (difflib.get_close_matches(name, list(there)) if len(there) > 12 else [])
-    return f"did you mean {', '.join(close)}? " * bool(close) + f"available: {in_short(there, 20)}"
+            more = "; needed: one line of names above the rows" * ("Unnamed: 1" in there)
+            raise InputError(f"--columns {name}={source}: {names} has no column {source}; {near(source, there)}{more}")

@@ -18,7 +18,7 @@ from ..errors import InputError, printable
 from ..wording import LONGEST_NAME, in_short
 from .agreement import compare
 from .cells import printable_cells
-from .reading import ParsedRows, Text, read_text, take_apart
+from .reading import ParsedRows, Text, cut_short, read_text, take_apart
 from .released import is_released
 from .schema import (
     BLANK,
@@ -28,9 +28,12 @@ from .schema import (
     TEXT_COLUMNS,
     Problems,
     bounds_of,
+    called,
     check_runs,
     or_diverged,
     outside,
+    run_names,
+    spellings,
     to_numbers,
     with_numbers,
 )
@@ -102,15 +105,24 @@ def _checked(path, parts: list[_Part], problems: Problems):
     frame = _joined(parts)
     repeated = check_runs(frame, rows, problems)
     problems.raise_if_any()
-    remarks = []
+    remarks = cut_short(path)
     if repeated.any():
-        remarks = [_repeats(rows[repeated])]
+        remarks.append(_repeats(rows[repeated]))
         frame, rows = frame[~repeated].reset_index(drop=True), rows[~repeated]
     if not is_released(path):
-        remarks += compare(frame, rows, problems)
+        remarks += compare(frame, rows, problems) + _equal_runs(frame)
         problems.raise_if_any()
     frame.attrs["remarks"] = remarks
     return frame
+
+
+def _equal_runs(frame) -> list[str]:
+    """Return a remark on runs whose last rows are equal but for their names."""
+    last, names = frame.drop_duplicates("hyper_id", keep="last"), run_names(frame)
+    facts = last.drop(columns=["hyper_id", SOURCE, *NAME_COLUMNS], errors="ignore")
+    runs = last["hyper_id"].groupby(facts.groupby(list(facts), dropna=False, sort=False).ngroup()).agg(list)
+    same = [" and ".join(called(run, names.get(run)) for run in own) for own in runs if len(own) > 1]
+    return [f"equal runs: hyper_id {in_short(same)}; if they are one run, keep one"] * bool(same)
 
 
 CONVERTED = "; routelaws convert makes such a table from your own log"
@@ -315,8 +327,11 @@ def _numbered_anew(paths: Sequence, frames: list):
     for name in joined.columns:
         if not bounds_of(name) and joined[name].dtype.kind not in "iuf":  # numbers in every table stay numbers
             joined[name] = joined[name].fillna("").astype(str)
+    for spelled, router in spellings(joined["router_type"].unique()).items():
+        path = joined[SOURCE][joined["router_type"] == spelled].iloc[0]
+        raise InputError(f"{path}: router_type {spelled}; needed: {router}, in this spelling, as in another table")
     joined = with_numbers(joined)
-    joined.attrs |= {"remarks": remarks, "diverged": diverged}
+    joined.attrs |= {"remarks": remarks + _equal_runs(joined), "diverged": diverged}
     return joined
 
 

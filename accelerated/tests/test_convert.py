@@ -96,6 +96,12 @@ def test_losses_of_other_units(converted):
         assert f"loss_validation: from {unit} to nats" in remarks and f"standard_error: from {unit} to nats" in remarks
 
 
+def test_a_loss_that_names_no_perplexity_is_not_converted_with_one_that_does(save, tmp_path):
+    rows = [row | {"c4_ppl": 20.0} for row in make_runs()]
+    with pytest.raises(InputError, match="--loss-unit perplexity is for all losses, but 'val_loss' names none"):
+        convert_runs(save(rows), tmp_path / "t.csv", MAP | {"loss_c4": "c4_ppl"}, {"router_type": "Hash"}, "perplexity")
+
+
 def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     rows = [row | {"loss_validation": 9.0} for row in make_runs()]
     frame, _ = converted(rows, MAP, {"router_type": "Hash"})
@@ -251,10 +257,15 @@ def test_runs_that_may_be_in_the_table_twice_and_losses_that_are_nan_are_remarke
     rows = [*rows, rows[3], rows[4] | {"val_loss": "nan"}]
     by_row = MAP | {"hyper_id": "row"}
     frame, remarks = converted(rows, by_row, {"router_type": "Top-K"})
-    assert "equal rows of the table: 4 and 19; if they are one run, delete all but one" in remarks
+    assert any("equal runs: hyper_id 3 'E16-1e+07' and 18 'E16-1e+07'; if they are one" in text for text in remarks)
     assert "loss_validation: NaN in row 20 of the table; laws leave out a run whose last loss is NaN" in remarks
     assert len(frame) == 20
-    assert not any("equal rows" in remark for remark in converted(rows[:18], by_row, {"router_type": "Top-K"})[1])
+    names = [row | {"run": f"r{i}"} for i, row in enumerate(rows)]
+    assert any(
+        "equal runs: hyper_id 3 'r3' and 18 'r18'" in remark
+        for remark in converted(names, MAP, {"router_type": "Hash"})[1]
+    )
+    assert not any("equal runs" in remark for remark in converted(rows[:18], by_row, {"router_type": "Top-K"})[1])
     seeds = [row | {"seed": seed} for row in rows[:3] for seed in (0, 1)]
     with pytest.raises(InputError, match="if rows of one name are different runs, --columns hyper_id=row makes"):
         convert_runs(save(seeds), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
@@ -295,6 +306,40 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
     frame, _ = converted(wide, {"hyper_id": "name"})  # more than N
     counted = count(512, 8, 8, 64, "Dense", flop_increase=2, routing_frequency=0.5)
     assert frame["total_parameter_count"].tolist() == [counted.total_parameters]
+
+
+@pytest.mark.parametrize(
+    ("column", "widths", "refused"),
+    [("d_ff", (2048, 1024, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
+     ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
+     ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None),
+     ("first_k_dense_replace", ("", 1, "", ""), None), ("num_kv_heads", (8, 2, 8, 8), True),
+     ("kv_heads", (8, 8, 8, 8), False), ("head_dim", (64, 128, 64, 64), True)],
+)  # fmt: skip
+def test_a_shape_with_another_fact_is_not_counted(converted, save, tmp_path, column, widths, refused):
+    rows = [
+        row | {column: width, "granularity": G} for row, width, G in zip(shaped(), widths, (1, 2, 1, 1), strict=True)
+    ]
+    if refused is False:
+        frame, _ = converted(rows, {"hyper_id": "name"})
+        assert set(frame["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
+        return
+    if refused:
+        with pytest.raises(InputError, match=f"row 2: {column} is {widths[1]}, but counts assume .* N"):
+            convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+    frame, remarks = converted([row | {"dense_parameter_count": 5e6} for row in rows], {"hyper_id": "name"})
+    assert frame["total_parameter_count"].isna().tolist() == [False, True, False, False]
+    assert any(f"total_parameter_count: cannot be counted from the shape, in 1 of 4 rows, so it is blank; {column}" in
+               remark for remark in remarks)  # fmt: skip
+
+
+def test_experts_of_several_widths_without_a_granularity_are_refused(save, tmp_path):
+    rows = [row | {"d_ff": width, "dense_parameter_count": 5e6, "total_parameter_count": 5e7}
+            for row, width in zip(shaped(), (2048, 2048, 512, 2048), strict=True)]  # fmt: skip
+    with pytest.raises(InputError, match="d_ff is 1 d_model in row 3 and 4 d_model in row 4, .*; state granularity"):
+        convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+    rows = [row | {"granularity": 2048 / row["d_ff"]} for row in rows]
+    assert convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"}).rows == 4
 
 
 def narrow(**more) -> list[dict]:
@@ -368,7 +413,11 @@ def test_stated_embeddings_are_in_each_count(converted):
 @pytest.mark.parametrize(
     ("called", "refused", "other"),
     [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False),
-     ("val_acc", True, False), ("accumulated", False, False), ("loss/byte", True, True), ("log2 loss", True, False),
+     ("val_acc", True, False), ("val_ppx", True, False), ("expLoss", True, False), ("eval_bleu", True, False),
+     ("loss(%)", True, False), ("lm_loss_sum", True, True), ("log10_loss", True, False), ("lm expert", False, False),
+     ("evalPPL", True, False), ("total_loss", True, True), ("val_loss_std", True, False),
+     ("delta_loss", True, False), ("aux/loss", True, False), ("loss_balanced", False, False),
+     ("accumulated", False, False), ("loss/byte", True, True), ("log2 loss", True, False),
      ("loss_base_20", False, False), ("nll per chars", True, True), ("wordy", False, False)],
 )  # fmt: skip
 def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
@@ -376,10 +425,12 @@ def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
 ):
     rows, columns = [row | {called: row["val_loss"] + 2} for row in make_runs()], MAP | {"loss_validation": called}
     if refused:
-        with pytest.raises(InputError, match=f"'{called}': the header seems to name .* state .*--loss-unit"):
+        with pytest.raises(
+            InputError, match=re.escape(f"'{called}'") + ": the header seems to name .* state --loss-unit"
+        ):
             convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"})
     _, remarks = converted(rows, columns, {"router_type": "Hash"}, "nats" if refused else None)
-    said = "loss_validation: a loss per byte or word cannot be compared with losses per token"
+    said = "loss_validation: a sum, or a loss per byte or word, cannot be compared with losses per token"
     assert (said in remarks) == other
 
 

@@ -409,8 +409,8 @@ def test_each_of_several_tables_is_converted_by_itself(here):
     assert "panel.csv: its runs have hyper_id 5 to 7 (before: 0 to 2)" in done.remarks
     Path("table.csv").unlink()
     assert refused([one, other], {"hyper_id": "nam", "loss_validation": "val"}, None) == (
-        "--columns hyper_id=nam: one.csv, other.csv has no column nam; available: name, val, note, hyper_id, step, "
-        "router_type, num_experts, dense_parameter_count, loss_validation"
+        "--columns hyper_id=nam: one.csv, other.csv has no column nam; did you mean name? available: name, val, note, "
+        "hyper_id, step, router_type, num_experts, dense_parameter_count, loss_validation"
     )
 
 
@@ -494,12 +494,12 @@ REFUSED_NAMES = {
     ),
     "another loss": (
         [TWO[0], ("moe8", 8, 256, 2000, 3.2), TWO[2]], ("Name", *SHAPE),
-        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at its first step 2000 (row 1); if two runs",
+        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at step 2000 (row 1); if two runs",
     ),
     "losses of two texts": (
         [(run, text, e, 256, 2000, loss) for run, e in (("a", 8), ("b", 1)) for text, loss in (("c4", 3), ("pile", 2))],
         ("Name", "dataset", *SHAPE),
-        "runs.csv: run 'a' has 3 and 2 in column val/loss at its first step 2000 (row 1), in rows that differ in d",
+        "runs.csv: run 'a' has 3 and 2 in column val/loss at step 2000 (row 1), in rows that differ in d",
     ),
     "most runs have one row": (
         [*[(name, 8, 256, 2000, 3.5) for name in "abc"], ("c", 8, 256, 2100, 3.4)], ("Name", *SHAPE),

@@ -48,6 +48,30 @@ def refused(runs, columns=VALIDATION, constants=SET, **more) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["Average", "grand total", "std:", "mean"])
+def test_a_row_that_summarises_others_is_no_run(name):
+    path = save("table.csv", ("run", "val_loss"), ("a", 3.5), ("max-1", 3.25), (name, 3.375))
+    assert (
+        refused(path, VALIDATION) == f"table.csv: row 3: {name} seems to summarise rows; delete it, or rename this run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("Model,,Results\n,E,loss\na,8,3.2\n", "available: Model, Unnamed: 1, Results; needed: one line of names above"),
+     ("3,8,3.2\n4,8,3.1\n", "its first line '3,8,3.2' has no names; needed: a header")],
+)  # fmt: skip
+def test_a_table_without_a_line_of_names_is_one_line(text, said):
+    Path("table.csv").write_text(text)
+    assert said in refused("table.csv", {"loss_validation": "loss"})
+
+
+@pytest.mark.parametrize("blank", ["-", "#N/A", "n/a", "—"])
+def test_a_dash_is_a_blank_cell(blank):
+    found, remarks = converted(save("table.csv", ("run", "val_loss"), ("a", 3.5), ("b", blank)))
+    assert found == [("a", 1, 3.5)] and "no row is left of b" in remarks
+
+
 # Rows of one step
 
 
@@ -77,7 +101,9 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     assert found == [(0, 20, 3.2), (0, 40, 3.05)] and "at step 40, the later loss counts" in remarks
     every = [{"step": step, "eval_loss": loss} for step, loss in ((20, 3.3), (20, 3.2), (40, 3.1), (40, 3.05))]
     message = refused(save("seeds.jsonl", *every), columns)
-    assert "a run without a name has 3.3 and 3.2 in column eval_loss at its first step 20 (row 1); if two" in message
+    assert "a run without a name has 3.3 and 3.2 in column eval_loss at step 20 (row 1); if two" in message
+    texts = [row | {"set": "c4"} for row in rows] + [{"step": 40, "eval_loss": 2.2, "set": "pile"}]
+    assert "at step 40 (row 2), in rows that differ in set; if two" in refused(save("sets.jsonl", *texts), columns)
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
     split += [{"step": 20, "loss": 3.4, "split": "val"}]
     assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == (
@@ -324,10 +350,39 @@ def test_a_folder_that_may_be_a_part_of_a_run_is_asked_for(training):
             write_events(Path("logs", run, part), [(10, "epoch_loss", loss)])
     columns = {"loss_validation": "epoch_loss"}
     message = refused("logs", columns)
-    assert "--columns loss_validation=validation/epoch_loss" in message and "--columns hyper_id=run" in message
-    found, _ = converted("logs", {"loss_validation": "validation/epoch_loss"})
-    assert found == [("a", 10, 4.0), ("b", 10, 4.0)]
-    assert len(converted("logs", columns | {"hyper_id": "run"})[0]) == 4
+    assert "--columns loss_validation=validation/epoch_loss, or rename the runs" in message
+    for name in ["run"] + ["folder"] * (training != "."):
+        assert refused("logs", columns | {"hyper_id": name}) == message
+    columns = {"loss_validation": "validation/epoch_loss"}
+    if training == "train":  # the hyperparameters of Keras are in the folder above
+        for folder in ("a", "b/validation"):
+            write_events(Path("logs", folder), [], {"k": 4})
+        constants = {name: SET[name] for name in SET if name != "k"}
+        assert converted("logs", columns, constants, loss="k")[0] == [("a", 10, 4), ("b", 10, 4)]
+    assert converted("logs", columns)[0] == [("a", 10, 4.0), ("b", 10, 4.0)]
+    if training != ".":
+        assert converted("logs/a", columns)[0] == [("a", 10, 4.0)]
+        columns["loss_train"] = f"{training}/epoch_loss"
+    rows = [
+        (f"{run}/{part}", "epoch_loss", 10, loss)
+        for run in "ab"
+        for part, loss in ((training, 3.0), ("validation", 4.0))
+    ]
+    frame = save(
+        "scalars.csv", ("run", "tag", "step", "value"), *((run.removesuffix("/."), *row) for run, *row in rows)
+    )
+    assert refused(frame, {"loss_validation": "epoch_loss"}) == message.replace("logs:", "scalars.csv:")
+    assert converted(frame, columns)[0] == [("a", 10, 4.0), ("b", 10, 4.0)]
+
+
+def test_files_that_may_be_parts_of_a_run_are_asked_for():
+    for run in ("moe8", "moe16"):
+        paths = [save(f"{run}/{part}.csv", ("step", "loss"), (1, 3.5), (2, 3.25)) for part in ("train", "val")]
+    columns = {"loss_validation": "loss"}
+    said = "loss is in the runs moe16/train, moe16/val, which seem to be parts of one run; give one of these files"
+    for more in ({}, {"hyper_id": "folder"}):
+        assert refused(paths, columns | more).startswith(said)
+    assert len(converted(["moe8/val.csv", "moe16/val.csv"], columns)[0]) == 4
 
 
 def versions(*starts, settings=(HPARAMS, HPARAMS, HPARAMS)):
@@ -347,6 +402,19 @@ def test_a_resumed_run_is_joined_by_its_folder():
     losses = {step: loss for _, step, loss in found}
     assert {run for run, *_ in found} == {"moe8"} and list(losses) == [100, 150, 250, 350, 450]
     assert losses[250] == pytest.approx(3.74) and "restarted from an earlier step: moe8 from step 150" in remarks
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["a", "a-resumed", "ab"], "a, a-resumed seem to be one run, by their names; if so, give all one name"),
+     (["a/checkpoint-100", "a/checkpoint-200", "b"], "a/checkpoint-100, a/checkpoint-200 seem to be one run"),
+     (["step100", "step200"], "step100, step200 seem to be"), (["a_cont2", "a"], "a_cont2, a seem to be"),
+     (["a-step100", "b-step200", "ab", "a-8", "a-16"], ""), (["a", "a-context"], "")],
+)  # fmt: skip
+def test_names_that_may_be_of_one_run_have_a_remark(names, said):
+    rows = [(name, 4 - i / 10) for i, name in enumerate(names)]
+    found, remarks = converted(save("log.csv", ("run", "val_loss"), *rows))
+    assert len(found) == len(names) and (said in remarks if said else "seem to be one run" not in remarks)
 
 
 def test_two_given_folders_of_a_run_are_joined_by_their_folder():
@@ -391,7 +459,13 @@ def test_a_table_of_one_run_is_joined_to_its_facts_by_its_file_or_folder():
 
 def test_a_long_table_becomes_one_with_a_column_for_each_metric():
     rows = [("a", "val", 1, 3.5), ("a", "train", 1, 3.4), ("b", "val", 1, 3.25)]
-    for names in (("tag", "Value"), ("metric.name", "value"), ("metricName", "metricValue")):
+    for names in (
+        ("tag", "Value"),
+        ("variable", "value"),
+        ("_field", "_value"),
+        ("metric.name", "value"),
+        ("metricName", "metricValue"),
+    ):
         other = save("other.csv", ("run", names[0], "step", names[1]), *rows)
         assert converted(other, {"hyper_id": "run", "loss_validation": "val"})[0] == [("a", 1, 3.5), ("b", 1, 3.25)]
     path = save("long.csv", ("run", "key", "step", "value"), *rows)
@@ -448,7 +522,7 @@ def test_keys_with_commas_can_be_named():
     convert_runs(path, "kept.csv", word | {"hyper_id": "run"}, SET, "perplexity", ("acc,none", "acc"))
     assert read_table("kept.csv")[["acc,none", "acc"]].to_numpy().tolist() == [[0.25, 0.5]]
     found, remarks = converted(path, word | {"hyper_id": "run"}, loss_unit="perplexity")
-    assert found[0][2] == pytest.approx(3.0204248861443626) and "a loss per byte or word cannot be compared" in remarks
+    assert found[0][2] == pytest.approx(3.0204248861443626) and "a loss per byte or word, cannot be compared" in remarks
 
 
 def test_a_history_in_csv_is_one_run_with_the_name_of_its_file():

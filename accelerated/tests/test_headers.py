@@ -19,11 +19,12 @@ UNITS = [
     "Btok", "million tokens", "tokens ×10⁹", "PF", "gpu hours", "pfdays", "tokens x 1e9", "in G tokens (G)",
     "forward GFLOPs", "tera-flops", "train EFLOPs", "PF-days", "compute (PFLOP/s-days)", "petaflops", "flops (E)",
     "tokens in trillions", "tokens, mln", "tokens (bn)", "exa flops", "params (MB)", "PFLOP/s", "flops_per_sec",
-    "TFLOP-hours", "tokens (B), in millions",
+    "TFLOP-hours", "tokens (B), in millions", "consumed_samples", "seen batches", "MACs", "flops_per_token",
 ]  # fmt: skip
 NO_UNITS = [
     "params", "non-embedding params (N)", "tokens seen", "achieved_flops", "T", "B", "stage1_tokens", "model.n_params",
-    "train/total tokens", "flops per step", "size (emb. excluded)", "big_model_params", "n_params_by_layer",
+    "train/total tokens", "flops per step", "size (emb. excluded)", "time/token", "sample_tokens",
+    "big_model_params", "n_params_by_layer",
 ]  # fmt: skip
 STATED = [
     (N, "params (M)", "53.3", "M", 53_300_000), (N, "params", "20", "M", 2e7), (N, "params (M)", "2e7", "1", 2e7),
@@ -71,6 +72,25 @@ def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, n
     first = cell.partition(";")[0]
     times = [remark for remark in said if remark.startswith(f"{name}: multiplied by ")]
     assert len(times) == (unit != "1") and all(f", the stated unit, such as {first} as " in text for text in times)
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "said"),
+    [(N, "total_params", "parameters with one expert"), (N, "small_model_params", ""), (N, "log10_N", "parameters"),
+     (N, "All parameters", "parameters with one"), ("loss", "train/loss", "held-out"), ("loss", "strained", ""),
+     ("loss", "loss.training", "held-out"), ("num_experts", "log2_experts", "of a layer on all devices"),
+     ("num_experts", "experts_per_gpu", "of a layer"), ("num_experts", "num_local_experts", ""),
+     ("num_experts", "experts_per_layer", ""), ("num_experts", "total experts", "of a layer"),
+     ("batch_size", "per_device_train_batch_size", "sequences of a step"), ("batch_size", "global_batch_size", ""),
+     ("batch_size", "micro_batch", "sequences of a step"), ("batch_size", "batch_tokens", "sequences of a step")],
+)  # fmt: skip
+def test_a_header_of_another_quantity_has_a_remark(tmp_path, name, header, said):
+    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3", "batch_size": "8"}
+    names = [header if key == name else key for key in cells]
+    (tmp_path / "own.csv").write_text("\n".join(map(",".join, (names, cells.values()))))
+    columns = {"hyper_id": "run", "loss_validation": "loss"} | {"loss_validation" if name == "loss" else name: header}
+    remarks = convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns).remarks
+    assert [said in remark for remark in remarks if "another quantity" in remark] == [True] * bool(said)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,11 @@ def test_several_tables_are_one_and_their_runs_numbered_anew(save, tmp_path):
     ]
     assert joined["source"].tolist() == [str(paths[0])] * len(first) + [str(folder)] * len(second)
     assert joined["training_set"].tolist() == [""] * len(first) + ["pile"] * len(second)
-    assert joined.attrs["remarks"][1] == f"{folder}: its runs have hyper_id 3 to 15"
+    assert joined.attrs["remarks"][-2] == f"{folder}: its runs have hyper_id 3 to 15"
+    other = save(first.assign(router_type="Mine"), "other.csv")
+    save(first.assign(router_type="mine"), "again.csv")
+    with pytest.raises(InputError, match=r"other.csv: router_type Mine; needed: mine, in this spelling"):
+        read_tables([tmp_path / "again.csv", other])
     assert "source" not in read_tables(paths[0]) and "source" not in read_tables([folder])
 
 

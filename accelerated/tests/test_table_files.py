@@ -51,6 +51,21 @@ def test_blank_lines_have_no_number(tmp_path):
         read(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [("x,y\n1,2.25\n2,2.5\n3,2", True), ("x,y\n1,2.25\n2,2.5\n3,2\n", False), ("x,y\n1,2.25\n2,2.5\n3,2.4", False),
+     ("x,y\r\n1,2.25\r\n2,2.5\r\n3,2", True), ("x\ny", False)],
+)  # fmt: skip
+def test_a_file_cut_within_its_last_number_has_a_remark(tmp_path, text, cut):
+    (tmp_path / "t.csv").write_text(text, newline="")
+    said = (
+        "t.csv: the last line has no line break, and its last cell '2' is shorter than the others; if the file was cut"
+    )
+    assert [remark.partition("t.csv")[2] for remark in table_files.cut_short(tmp_path / "t.csv")] == (
+        [f"{said}, delete this line".removeprefix("t.csv")] * cut
+    )
+
+
 def test_a_line_before_the_header_is_one_error(tmp_path):
     (tmp_path / "t.csv").write_text("# of 2026-01-02\nx,y\n1,2\n3,4\n", encoding="utf-8")
     said = "1 name in the header '# of 2026-01-02', but rows of 2 cells; needed: a header with a name for each cell"

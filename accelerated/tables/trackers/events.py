@@ -2,13 +2,13 @@
 
 A run is a folder with event files. Its name is the path below the given folder, or the name of the given folder. Its
 metrics are the scalars of any writer: TensorFlow, PyTorch, tensorboardX, Keras or JAX. Values of the tab HPARAMS are
-settings of the run. Three kinds of folders are not runs of their own:
+settings of the run. Two kinds of folders are not runs of their own
+(`sources.py` joins others, such as train and validation):
 
     the curves of `add_scalars("loss", {"val": ...})`, in loss_val (PyTorch) or loss/val (tensorboardX), are metrics
         such as loss/val of the folder above
     `add_hparams` writes into a folder of its own, named by the time; its hyperparameters belong to the folder above,
         and its scalars are no evaluations if the run has other scalars
-    a column validation/epoch_loss, by --columns, is the metric epoch_loss in the folder validation of a run
 """
 
 import math
@@ -20,13 +20,10 @@ from typing import NamedTuple
 
 from ...errors import InputError
 from ...wording import in_short, plural
-from ..log import FOLDER, STEP, Log, continues, restart_remarks, whole_text
+from ..log import FOLDER, PART, STEP, Log, continues, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
 """The name of a folder by `add_hparams`, unless the user gives a name."""
-
-_PARTS = ("validation", "valid", "val", "eval", "dev", "test", "train", "training")
-"""Names of folders that may be parts of one run."""
 
 
 def event_files(path) -> list[Path]:
@@ -49,7 +46,7 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
             folder are one run.
 
     Raises:
-        InputError: the extra is not installed, no file has a scalar, or a metric is in a run and in a part of it.
+        InputError: the extra is not installed, or no file has a scalar.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -61,15 +58,15 @@ def read_events(path, files: list[Path], columns: dict[str, str]) -> Log:
     folders = [PurePath(file.parent.relative_to(top)) for file in files]
     read = [_File(folder, *_read(EventFileLoader(str(file)))) for folder, file in zip(folders, files, strict=True)]
     by_folder = columns.get("hyper_id") == FOLDER and not any(FOLDER in file.settings for file in read)
-    runs, left_out = _with_summaries(_parts_joined(read, columns))
-    if "hyper_id" not in columns:
-        _check_parts(path, runs, columns)
+    runs, left_out = _with_summaries(_curves_joined(read))
     rows, settings, restarts, groups = {}, {}, {}, {}
     for folder, own in runs.items():
         above = folder.parent if folder.parts else PurePath("..")
-        groups.setdefault(above if by_folder else folder, []).extend(own)
+        groups.setdefault(above if by_folder and not PART.fullmatch(folder.name) else folder, []).extend(own)
     for folder, own in groups.items():
-        branch, run = _Branch(), folder.as_posix() if folder.name.strip(".") else (top / folder).resolve().name
+        branch, there = _Branch(), (top / folder).resolve()
+        run = folder.as_posix() if folder.name.strip(".") else there.name
+        run = f"{there.parent.name}/{run}" if PART.fullmatch(run) else run  # such as train in the given folder
         settings[run] = {name: value for file in own for name, value in file.settings.items()}
         if by_folder:
             settings[run][FOLDER] = run
@@ -117,23 +114,17 @@ class _File(NamedTuple):
         return bool(self.settings) and len(steps) == len(self.tags) and len(set(steps)) < 2
 
 
-def _parts_joined(files: list[_File], columns: dict[str, str]) -> dict[PurePath, list[_File]]:
-    """Return {folder of a run: its files}; metrics of subfolders that are parts of a run have longer names."""
-    folders, tags = {file.folder for file in files}, {tag for file in files for tag in file.tags}
-    names, runs = [name for name in columns.values() if name not in tags], {}
+def _curves_joined(files: list[_File]) -> dict[PurePath, list[_File]]:
+    """Return {folder of a run: its files}; the curves of `add_scalars` are metrics of the folder above."""
+    folders, runs = {file.folder for file in files}, {}
     for file in files:
-        run, renamed, own = file.folder, {}, list(file.tags)
+        run, own = file.folder, list(file.tags)
         for above in (above for above in file.folder.parents if above in folders and len(own) == 1):
             below = file.folder.relative_to(above).as_posix()
             for start in (f"{own[0]}/", f"{own[0].replace('/', '_')}_"):
-                if below.startswith(start) and not renamed:
-                    run, renamed = above, {own[0]: f"{own[0]}/{below.removeprefix(start)}"}
-        for tag, name in ((tag, name) for name in names for tag in own if name.endswith(f"/{tag}")):
-            part = PurePath(name.removesuffix(f"/{tag}"))
-            if f"/{file.folder.as_posix()}".endswith(f"/{part.as_posix()}"):
-                run, renamed = file.folder.parents[len(part.parts) - 1], {each: f"{part}/{each}" for each in own}
-        if renamed:
-            file = file._replace(events=[event._replace(tag=renamed.get(event.tag)) for event in file.events])
+                if below.startswith(start) and run == file.folder:
+                    run, tag = above, f"{own[0]}/{below.removeprefix(start)}"
+                    file = file._replace(events=[event._replace(tag=event.tag and tag) for event in file.events])
         runs.setdefault(run, []).append(file)
     return runs
 
@@ -165,21 +156,6 @@ def _with_summaries(runs: dict[PurePath, list[_File]]) -> tuple[dict[PurePath, l
             run = folder
         joined.setdefault(run, []).append(file)
     return joined, list(left_out)
-
-
-def _check_parts(path, runs: dict[PurePath, list[_File]], columns: dict[str, str]) -> None:
-    """Raise `InputError` for a loss in a folder and in a folder below it, or in folders such as train and val."""
-    for tag in (tag for name, tag in columns.items() if name.startswith("loss_")):
-        folders = [run for run, own in runs.items() if any(tag in file.tags for file in own)]
-        places = [(one, part) for part in folders for one in folders if one in part.parents]
-        parts = sorted((f for f in folders if f.name in _PARTS), key=lambda folder: _PARTS.index(folder.name))
-        places += [(one, part) for part in parts for one in parts if one.parent == part.parent and one != part]
-        for one, part in places[:1]:
-            name = part.relative_to(one if one in part.parents else part.parent).as_posix()
-            raise InputError(
-                f"{path}: {tag} is in the folders {one} and {part}; if they are parts of one run, add the folder, as in"
-                f" --columns loss_validation={name}/{tag}; if they are two runs, add --columns hyper_id=run"
-            )
 
 
 def _continued(runs: dict[PurePath, list[_File]]) -> list[str]:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...wording import in_short
-from ..identity import check_distinct, last_branch, name_of_runs
+from ..identity import check_distinct, is_kind, last_branch, name_of_runs
 from ..log import STEP, STEPS, Log, checked_numbers, restart_remarks, whole_text
-from ..schema import shorten, to_numbers
+from ..schema import shorten
 
-_METRIC, _VALUE = r"(metric|key|tag)([ _.]?name)?", r"(metric[ _.]?)?value"
+_METRIC, _VALUE = r"(metric|key|tag|variable|_field)([ _.]?name)?", r"(metric[ _.]?|_)?value"
 """Names of the two columns of a long table."""
 
 
@@ -53,7 +53,7 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
         j = at.get((key, names[i]), i)
         if names[i] in losses and cells[value][j] != cells[value][i]:
             both = f"{cells[value][j]} and {cells[value][i]} (rows {j + 1} and {i + 1})"
-            if differ := [name for name, texts in cells.items() if texts[j] != texts[i] and _is_kind(texts[i])]:
+            if differ := [name for name, texts in cells.items() if texts[j] != texts[i] and is_kind(texts[i])]:
                 raise InputError(
                     f"{path}: {names[i]} of run {shorten(key[0])} at step {key[1]} is {both}, in rows that differ in "
                     f"{in_short(differ)}; keep the rows of one of them"
@@ -68,8 +68,3 @@ def read_long(path: Path, cells: dict[str, list[str]], metric: str, value: str, 
         counts = f"at step {in_short(again)}, the later loss counts"
         remarks.append(f"{path}: {counts}; if these are two runs, give each its own name")
     return Log(STEP, rows, {}, remarks)
-
-
-def _is_kind(cell: str) -> bool:
-    """Return whether a cell may name a kind of loss, such as train or c4: it is no number, date or time."""
-    return bool(to_numbers([cell])[1][0]) and len(re.findall(r"\d", cell)) < 6

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import InputError
 from ..identity import check_distinct, marks_of, name_of_runs
 from ..log import STEP, STEPS, Log, checked_numbers, latest_branch, restart_remarks, whole_text
-from ..reading import is_json
+from ..reading import flat, is_json
 from ..schema import BLANK, name_column, shorten
 
 PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
@@ -122,12 +122,4 @@ def _entries(path, row: int, column: str, text: str) -> dict[str, str]:
         value = None
     if not isinstance(value, dict):
         raise InputError(f"{path}: row {row}, column {column}: {shorten(text)}; needed: a Python dictionary")
-    return dict(_flat(value))
-
-
-def _flat(found: dict, prefix: str = ""):
-    for key, value in found.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "" if value is None else str(value)
+    return dict(flat(value))
