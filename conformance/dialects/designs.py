@@ -145,8 +145,8 @@ def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:
 
 def error_of(logits: np.ndarray, precision: str) -> np.ndarray:
     """Return [T, 1], an upper limit on the relative rounding error of scores and gates."""
-    spread = np.ptp(logits, axis=1, keepdims=True)
-    return UNIT[precision] * (4 + spread + np.abs(logits).max(axis=1, keepdims=True))
+    low, high = logits.min(axis=1, keepdims=True), logits.max(axis=1, keepdims=True)
+    return UNIT[precision] * (4 + high - low + np.maximum(-low, high))
 
 
 def groups_of(num_experts: int, k: int):
@@ -188,12 +188,12 @@ def wrong_rows(expert: np.ndarray, key: np.ndarray, margin: np.ndarray) -> np.nd
     return (must & ~chosen).any(axis=1) | (chosen & ~(key >= last_in - 2 * margin)).any(axis=1)
 
 
-def margin_of(form: Form, probe: Probe, precision: str) -> np.ndarray:
-    """Return [T, 1], the largest error of score + bias."""
-    largest = scores_of(form, probe.logits).max(axis=1, keepdims=True)
-    bias = 0.0 if probe.bias is None else np.abs(probe.bias).max()
-    rounding = error_of(probe.logits, precision) * largest + UNIT[precision] * bias
-    return BOUNDS["top_k.score"].limit * rounding + underflow_of(form)
+def ranking(form: Form, probe: Probe, precision: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return score + bias [T, E], by which a router of this form ranks experts, and its largest error [T, 1]."""
+    scores, bias = scores_of(form, probe.logits), 0.0 if probe.bias is None else probe.bias
+    largest = error_of(probe.logits, precision) * scores.max(axis=1, keepdims=True)
+    rounding = largest + UNIT[precision] * np.max(np.abs(bias))
+    return scores + bias, BOUNDS["top_k.score"].limit * rounding + underflow_of(form)
 
 
 def underflow_of(form: Form) -> float:

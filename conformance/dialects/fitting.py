@@ -13,6 +13,8 @@ from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Form, Probe
 
+TINY = float(np.finfo("float32").tiny)
+
 
 class Answer(NamedTuple):
     probe: Probe
@@ -51,13 +53,15 @@ class Design(NamedTuple):
 def fit(plain: list[Answer], precision: str) -> list[Design]:
     """Return the designs, the best fit to the plain answers first."""
     ks = {answer.probe.k for answer in plain}
-    candidates, rules = [], {}
+    candidates, rules, errors = [], {}, [designs.error_of(answer.probe.logits, precision) for answer in plain]
     for form in (*designs.FORMS, *_at_temperature(plain)):
         if _is_another(form, ks):
             continue
-        scale = scale_of(form, plain)
-        gates = [not bad_gates(form, scale, answer, precision).any() for answer in plain]
-        far = sum(not near(scale * form.gates(answer.probe.logits, answer.expert), answer.gate) for answer in plain)
+        wanted = [form.gates(answer.probe.logits, answer.expert) for answer in plain]
+        scale = scale_of(wanted, plain)
+        pairs = [(answer.gate, scale * gate) for answer, gate in zip(plain, wanted, strict=True)]
+        gates = [not off(*pair, error, underflow(scale)).any() for pair, error in zip(pairs, errors, strict=True)]
+        far = sum(not near(wanted, gate) for gate, wanted in pairs)
         if form.score not in rules:
             rules[form.score] = _rules(form, plain, precision)
         for rule, choices in rules[form.score].items():
@@ -94,24 +98,29 @@ def _rules(form: Form, plain: list[Answer], precision: str) -> dict:
     Rules with groups are tried only if the rule "best" does not fit all answers. A group rule must fit at least 80 % of
     the answers, and more than "best".
     """
-    rules = {"best": [choice_fits(form, "best", answer, precision) for answer in plain]}
+    asked = [(answer, *designs.ranking(form, answer.probe, precision)) for answer in plain]
+    rules = {"best": [_choice_fits("best", *each) for each in asked]}
     if all(rules["best"]):
         return rules
     widest = max(answer.probe.logits.shape[1] for answer in plain)
+    others = len(plain) - max(0.8 * len(plain), rules["best"].count(True) + 1)
     for rule in designs.groups_of(widest, 1):
-        choices = [choice_fits(form, rule, answer, precision) for answer in plain]
-        if choices.count(True) >= max(0.8 * len(choices), rules["best"].count(True) + 1):
+        choices = []
+        for each in asked:
+            choices.append(_choice_fits(rule, *each))
+            if len(choices) - choices.count(True) > others:
+                break
+        else:
             rules[rule] = choices
     return rules
 
 
-def scale_of(form: Form, plain: list[Answer]) -> float:
-    """Return the median of gate / form, rounded to 2, 3 or 4 digits if the rounded number fits; 1 if no scale fits."""
-    ratios = []
-    for answer in plain:
-        wanted = form.gates(answer.probe.logits, answer.expert)
-        ratios.append((answer.gate / np.maximum(wanted, np.finfo("float32").tiny))[wanted > 1e-4])
-    ratios = np.concatenate([*ratios, [0.0]])
+def scale_of(wanted: list[np.ndarray], plain: list[Answer]) -> float:
+    """Return the median of gate / wanted gate, rounded to 2, 3 or 4 digits if the rounded number fits; 1 if no scale
+    fits."""
+    gates = [(gate.ravel(), answer.gate.ravel()) for gate, answer in zip(wanted, plain, strict=True)]
+    wanted, actual = np.concatenate(gates, axis=1)
+    ratios = np.append((actual / np.maximum(wanted, TINY))[wanted > 1e-4], 0.0)
     ratio = float(np.median(ratios[ratios > 0])) if (ratios > 0).any() else 1.0
     room, rounded = BOUNDS["designs.scale"].limit, _short(ratio)
     if np.median(np.abs(ratios / ratio - 1)) > BOUNDS["dialects.same"].limit:
@@ -135,15 +144,21 @@ def near(wanted: np.ndarray, actual: np.ndarray) -> bool:
 
 def bad_gates(form: Form, scale: float, answer: Answer, precision: str) -> np.ndarray:
     """Return [T, k] bool, True for a wrong gate."""
-    wanted = scale * form.gates(answer.probe.logits, answer.expert)
-    return off(answer, wanted, precision, np.finfo("float32").tiny * max(scale, 1.0))
+    wanted, error = form.gates(answer.probe.logits, answer.expert), designs.error_of(answer.probe.logits, precision)
+    return off(answer.gate, scale * wanted, error, underflow(scale))
 
 
-def off(answer: Answer, wanted: np.ndarray, precision: str, underflow) -> np.ndarray:
-    """Return [T, k] bool, True where a gate is not the wanted one. `underflow` is the error of a score below the least
-    normal number."""
-    room = BOUNDS["designs.gate"].limit * designs.error_of(answer.probe.logits, precision) * np.abs(wanted)
-    return ~(np.abs(answer.gate - wanted) <= room + underflow)
+def underflow(scale: float) -> float:
+    """Return the error of a gate whose score is below the least normal number."""
+    return TINY * max(scale, 1.0)
+
+
+def off(gate: np.ndarray, wanted: np.ndarray, error: np.ndarray, underflow) -> np.ndarray:
+    """Return [T, k] bool, True where a gate is not the wanted one.
+
+    `error` is [T, 1], `designs.error_of` the logits. `underflow` is the error of a score below the least normal number.
+    """
+    return ~(np.abs(gate - wanted) <= BOUNDS["designs.gate"].limit * error * np.abs(wanted) + underflow)
 
 
 def tie_rule(answers: Iterable[Answer]) -> str:
@@ -158,9 +173,9 @@ def tie_rule(answers: Iterable[Answer]) -> str:
     return next(iter(rules), "arbitrary")
 
 
-def choice_fits(form: Form, rule, answer: Answer, precision: str) -> bool | None:
+def _choice_fits(rule, answer: Answer, key: np.ndarray, margin: np.ndarray) -> bool | None:
     """Return whether the experts follow a rule; None if the chosen groups have fewer than k experts."""
-    return None if is_crowded(rule, answer.probe) else not wrong_choice(form, rule, answer, precision).any()
+    return None if is_crowded(rule, answer.probe) else not _wrong_by(rule, answer, key, margin).any()
 
 
 def is_crowded(rule, probe: Probe) -> bool:
@@ -176,10 +191,11 @@ def wrong_choice(form: Form, rule, answer: Answer, precision: str) -> np.ndarray
 
     If the number of groups does not divide E, the rule is "best".
     """
+    return _wrong_by(rule, answer, *designs.ranking(form, answer.probe, precision))
+
+
+def _wrong_by(rule, answer: Answer, key: np.ndarray, margin: np.ndarray) -> np.ndarray:
     rule = "best" if rule != "best" and answer.probe.logits.shape[1] % rule.number else rule
-    scores = designs.scores_of(form, answer.probe.logits)
-    key = scores if answer.probe.bias is None else scores + answer.probe.bias
-    margin = designs.margin_of(form, answer.probe, precision)
     inside = designs.within(rule, key)
     if answer.probe.bias is None:  # scores are at least 0, so 0 excludes as well, and a score may underflow to 0
         inside = np.maximum(inside, 0.0)

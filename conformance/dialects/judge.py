@@ -81,8 +81,10 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     fitted = fit(plain, precision)
     # The other answers, such as those with a bias, decide between designs that fit the plain answers equally well.
     tied = [each for each in fitted if (each.misses, each.crowded) == (fitted[0].misses, fitted[0].crowded)]
-    apart = [sum(difference(each, answer, precision) is not None for answer in answers) for each in tied]
-    fitted = [each for each, count in zip(tied, apart, strict=True) if count == min(apart)]
+    if len(tied) > 1:
+        apart = [sum(difference(each, answer, precision) is not None for answer in answers) for each in tied]
+        tied = [each for each, count in zip(tied, apart, strict=True) if count == min(apart)]
+    fitted = tied
     nearest = fitted[0]
     crowded = [each for each in faults if is_crowded(nearest.rule, each.probe)]
     faults = _one_of_each(
@@ -301,14 +303,13 @@ def check_form(answer: Answer) -> None:
     if answer.expert.shape[1] != k:
         raise Fault("form", f"k is {k}, but each token gets {answer.expert.shape[1]} experts; {where}")
     real = slice(None) if answer.probe.mask is None else answer.probe.mask
-    for logits, expert, gate in zip(answer.probe.logits[real], answer.expert[real], answer.gate[real], strict=True):
-        where = f"at logits {_numbers(logits)}, k {k}"
-        if expert.min() < 0 or expert.max() >= num_experts or len(set(expert.tolist())) < k:
-            raise Fault(
-                "out of range", f"experts {expert.tolist()} are not {k} different experts of {num_experts}; {where}"
-            )
-        if not np.isfinite(gate).all():
-            raise Fault("not finite", f"gates {_numbers(gate)} of experts {expert.tolist()}; {where}")
+    ordered = np.sort(answer.expert[real], axis=1)
+    wrong = (ordered[:, 0] < 0) | (ordered[:, -1] >= num_experts) | (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    for t in np.flatnonzero(wrong | ~np.isfinite(answer.gate[real]).all(axis=1))[:1]:
+        experts, where = answer.expert[real][t].tolist(), f"at logits {_numbers(answer.probe.logits[real][t])}, k {k}"
+        if wrong[t]:
+            raise Fault("out of range", f"experts {experts} are not {k} different experts of {num_experts}; {where}")
+        raise Fault("not finite", f"gates {_numbers(answer.gate[real][t])} of experts {experts}; {where}")
 
 
 def difference(design: Design, answer: Answer, precision: str) -> Difference | None:
@@ -378,8 +379,8 @@ def _gradient_fault(ask: Callable, design: Design, answer: Answer) -> Difference
     if getattr(ask, "gradient", None) is None:
         return None
     weights = np.cos(np.arange(answer.gate.size)).reshape(answer.gate.shape)
-    wanted = derivative(
-        lambda z: float((weights * design.scale * design.form.gates(z, answer.expert)).sum()), answer.probe.logits
+    wanted = row_derivative(
+        lambda z: (weights * design.scale * design.form.gates(z, answer.expert)).sum(axis=1), answer.probe.logits
     )
     try:
         return gradient_fault(ask.gradient(answer.probe, weights), wanted, answer.probe)
@@ -408,6 +409,11 @@ def derivative(function: Callable, point: np.ndarray, step: float = 2.0**-13) ->
     """Return the derivative of function(array) -> number with respect to each entry of the array."""
     directions = np.eye(point.size).reshape(-1, *point.shape)
     return np.reshape([central_difference(function, point, direction, step) for direction in directions], point.shape)
+
+
+def row_derivative(function: Callable, point: np.ndarray, step: float = 2.0**-13) -> np.ndarray:
+    """Return `derivative` of the sum of function(array [T, E]) -> [T], in which a number depends on its row alone."""
+    return np.stack([central_difference(function, point, column, step) for column in np.eye(point.shape[1])], axis=1)
 
 
 def facts_of(

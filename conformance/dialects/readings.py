@@ -13,10 +13,18 @@ import numpy as np
 from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, is_crowded, off, scale_of, wrong_choice
+from routelaws.conformance.dialects.fitting import (
+    TINY,
+    Answer,
+    Design,
+    bad_gates,
+    is_crowded,
+    off,
+    scale_of,
+    underflow,
+    wrong_choice,
+)
 from routelaws.conformance.dialects.table import softmax
-
-TINY = float(np.finfo("float32").tiny)
 
 LOW = {"float16": 2.0**-25, "bfloat16": TINY}
 """{precision below float32 in which routers compute: error of a number below its least normal one}."""
@@ -63,7 +71,8 @@ def sources(design: Design, answers: list[Answer], precision: str) -> tuple[str 
     choice = next((f"choice from {name}" for name in fits), None)
     designs_of = [("logits", design)]
     for form in (designs.DIVIDED, *designs.FORMS):
-        designs_of.append(("router_weights", Design(form, scale_of(form, weighted), "best", 0)))
+        gates = [form.gates(each.probe.logits, each.expert) for each in weighted]
+        designs_of.append(("router_weights", Design(form, scale_of(gates, weighted), "best", 0)))
     for name, each in designs_of:
         if not any(bad_gates(each.form, each.scale, answer, precision).any() for answer in inputs[name]):
             form = each.name.replace("the gate is the logit", "as they are")
@@ -145,8 +154,9 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
             if biased and answer.probe.bias is not None:
                 scores = scores + answer.probe.bias[answer.expert]
             total = by(scores.sum(axis=1, keepdims=True))
-            underflow = least_score * max(scale, 1.0) / np.abs(total)
-            return not off(answer, scale * scores / total, precision, underflow).any()
+            least_gate = least_score * max(scale, 1.0) / np.abs(total)
+            error = designs.error_of(answer.probe.logits, precision)
+            return not off(answer.gate, scale * scores / total, error, least_gate).any()
 
         return fits
 
@@ -257,12 +267,10 @@ def _fits_low(design: Design, answer: Answer, precision: str, low: str, exact: b
 def _fits_scores(design: Design, answer: Answer, low: str) -> bool:
     """Return whether the choice and the gates have at most the errors of scores in a lower precision."""
     wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)
-    scores = np.take_along_axis(designs.scores_of(design.form, answer.probe.logits), answer.expert, axis=1)
-    share = LOW[low] * np.abs(wanted) / np.maximum(scores, TINY) * len(answer.probe.logits[0])
+    share = LOW[low] * np.abs(wanted) / np.maximum(_scores(design, answer), TINY) * len(answer.probe.logits[0])
     small = np.abs(answer.gate - wanted) <= 2 * designs.error_of(answer.probe.logits, low) * np.abs(wanted) + share
-    margin = designs.margin_of(design.form, answer.probe, low) + LOW[low]
-    key = key_of(design, answer.probe)
-    return bool(small.all()) and not designs.wrong_rows(answer.expert, key, margin).any()
+    margin = designs.ranking(design.form, answer.probe, low)[1] + LOW[low]
+    return bool(small.all()) and not designs.wrong_rows(answer.expert, key_of(design, answer.probe), margin).any()
 
 
 def _in_steps(logits: np.ndarray, axis: int | None, step: Callable) -> np.ndarray:
@@ -328,5 +336,6 @@ def _fits_dropped(design: Design, answer: Answer, precision: str, dropped: Calla
     answer = _completed(design, answer)
     wanted = design.form.gates(answer.probe.logits, answer.expert) * ~dropped(answer)
     wanted = wanted / np.maximum(wanted.sum(axis=1, keepdims=True), TINY) if shared else wanted
-    bad = off(answer, design.scale * wanted, precision, TINY * max(design.scale, 1.0))
+    error = designs.error_of(answer.probe.logits, precision)
+    bad = off(answer.gate, design.scale * wanted, error, underflow(design.scale))
     return not bad.any() and _fits_choice(design, answer, precision)

@@ -193,7 +193,7 @@ def root_softplus(logits: np.ndarray) -> np.ndarray:
 
 
 def _chosen(values: np.ndarray, expert: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(values, expert, axis=-1)
+    return values[np.arange(len(values))[:, None], expert]
 
 
 def _shared(values: np.ndarray) -> np.ndarray:

@@ -527,6 +527,24 @@ def test_a_layer_may_return_the_input_of_a_dropped_token():
     assert found == "right", words
 
 
+def test_the_slots_are_tested_once_for_each_capacity():
+    calls = []
+
+    def run(planted, k, capacity=None):
+        calls.append(capacity)
+        output = numpy_layer(planted, k, capacity)
+        return output if capacity is None else output + 1e-3 * output.sum(axis=0)
+
+    route, logits = blocks.layer(run), np.array([[0.5, 2.0, 1.0], [3.0, 1.0, 2.0]])
+    route(logits, 2)
+    assert len(calls) > 5
+    calls.clear()
+    route(logits, 2)
+    assert calls == [None]
+    with pytest.raises(stances.Fault, match="capacity 4"):
+        route(logits, 2, 4)
+
+
 def twin_route(logits, k):
     routing = jax_top_k.top_k_router(logits, k)
     return routing.gate, routing.expert

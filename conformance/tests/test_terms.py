@@ -89,14 +89,21 @@ def model(name: str) -> Model:
 
 
 @functools.cache
+def _slopes(name: str) -> dict:
+    """Return {group: derivatives along its direction, [1 + terms], of the cross-entropy and of each term}."""
+    here, terms = model(name), TERMS.get(name, {})
+
+    def values(params):
+        alone = here.loss(params, {})
+        return np.array([alone, *(here.loss(params, {term: terms[term]}) - alone for term in terms)])
+
+    return {group: central_difference(values, here.params, each, STEP) for group, each in here.groups.items()}
+
+
 def slopes(name: str, term: str | None = None) -> dict:
     """Return {group: derivative of a term, along its direction}; of the cross-entropy without a term."""
-    here, weights = model(name), {} if term is None else {term: TERMS[name][term]}
-
-    def value(params):
-        return here.loss(params, weights) - (here.loss(params, {}) if weights else 0)
-
-    return {group: central_difference(value, here.params, each, STEP) for group, each in here.groups.items()}
+    i = 0 if term is None else 1 + list(TERMS[name]).index(term)
+    return {group: values[i] for group, values in _slopes(name).items()}
 
 
 def reached(found: dict) -> set:

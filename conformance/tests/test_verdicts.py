@@ -11,7 +11,7 @@ from routelaws.conformance.compare import choice_in_order
 from routelaws.conformance.dialects import designs
 from routelaws.conformance.dialects.classifier import classify, classify_backend
 from routelaws.conformance.dialects.fitting import Design
-from routelaws.conformance.dialects.judge import UNEXPLAINED, Finding, derivative, judge
+from routelaws.conformance.dialects.judge import UNEXPLAINED, Finding, judge, row_derivative
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import public_functions
@@ -187,7 +187,7 @@ class TestGradients:
 
             def gradient(self, probe, weights):
                 expert = ask(probe)[0]
-                return derivative(lambda z: float((weights * gradient_of(z, expert)).sum()), probe.logits)
+                return row_derivative(lambda z: (weights * gradient_of(z, expert)).sum(axis=1), probe.logits)
 
         return judge(Ask())
 

@@ -175,7 +175,7 @@ def columns(rows: Logs, rise: float, bend: float) -> np.ndarray:
     """
     offset = rows.log_size - rows.log_size.mean()
     psi = expert_curve(rows.extra_experts, rise, bend, rows.extra_experts.max())
-    return np.stack([np.ones_like(offset), offset, psi, psi * offset], axis=1)
+    return np.array([np.ones(offset.size), offset, psi, psi * offset]).T
 
 
 def residual_sum(rows: Logs, rise: float, bend: float) -> float:

@@ -29,6 +29,7 @@ def test_exact_tables_give_their_law_back(case):
     check("laws.fitting.exact_coefficient", abs(found.coefficients.c - law.c), scale=0.01)
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(runs=noisy_tables())
 def test_curve_and_coefficients_are_one_law(runs):
     found = reference.fit_routed(*runs)
