@@ -58,9 +58,7 @@ ONE_DENSE_130M = "9"  # hyper_id of the first of three seeds; none is 42
 
 
 @pytest.mark.released
-@pytest.mark.parametrize(
-    "router", ["S-Base", *(pytest.param(name, marks=pytest.mark.slow) for name in ("RL-R", "Hash"))]
-)
+@pytest.mark.parametrize("router", RELEASED)
 def test_released_runs_of_every_k_and_routing_frequency(router):
     rows = [
         row
