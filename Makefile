@@ -90,11 +90,12 @@ lint: $(VENV)/.installed  ## check code with ruff, words with tools/prose.py and
 budget: $(VENV)/.installed  ## also count the files that fit, reproduce, train and the suite enter (a minute)
 	$(BIN)/python tools/budget.py --traced
 
+# Without --no-compile, half of the time would compile modules that nothing imports.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
 clean:  ## remove the environment, the demo's results and the site

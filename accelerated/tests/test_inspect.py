@@ -159,7 +159,8 @@ def test_a_random_policy_agrees_by_chance(run_of):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("quantile", marks=pytest.mark.slow), "expert_choice", "mixture_of_tokens"]
+    "name",
+    ["expert_choice", *(pytest.param(name, marks=pytest.mark.slow) for name in ("quantile", "mixture_of_tokens"))],
 )
 def test_a_trace_has_what_the_model_chose(run_of, name):
     """The logits give the choices, for texts of any length."""

@@ -29,7 +29,9 @@ def resampled(name: str, count: int = 60):
     return (size, experts, loss), random.multinomial(size.size, np.full(size.size, 1 / size.size), count).astype(float)
 
 
-@pytest.mark.parametrize(("own", "huber"), [(False, None), (True, None), (True, 5e-4)])
+@pytest.mark.parametrize(
+    ("own", "huber"), [(False, None), pytest.param(True, None, marks=pytest.mark.slow), (True, 5e-4)]
+)
 @pytest.mark.parametrize("name", LAWS)
 def test_a_weight_counts_a_row_so_often(name, own, huber, monkeypatch):
     table, weights = resampled(name, 10 if huber is None else 5)

@@ -164,7 +164,7 @@ def test_predictions_of_a_resample_in_the_linear_limit():
     check("laws.fitting.prediction", abs(last - wanted))
 
 
-@pytest.mark.parametrize("delta", [None, 5e-3])
+@pytest.mark.parametrize("delta", [pytest.param(None, marks=pytest.mark.slow), 5e-3])
 def test_intervals_of_a_power_and_a_floor_agree(delta):
     """In the second table ln L falls ever faster, so the best floor is 0."""
     tokens = np.geomspace(1e9, 1e12, 8)

@@ -26,7 +26,7 @@ from routelaws.accelerated.report.opening import first_page
 from routelaws.accelerated.report.table_sections import more_section
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import Constant
-from routelaws.accelerated.results.floor import Form
+from routelaws.accelerated.results.floor import FormErrors
 from routelaws.accelerated.results.misfit import Bend, Misfit, Rise, SizeMiss
 from routelaws.accelerated.results.misfit import Test as FTest
 from routelaws.accelerated.results.planning.isoflop import Profile
@@ -141,8 +141,8 @@ ONE_MISSING = FORMS_FRAME.assign(missing=["the reason", *FORMS_FRAME["missing"][
 FLOOR_BEST = np.where(FORMS_FRAME["law"] == "routed-bounded-floor", "best", "worse")
 CUTOFF, FLOOR = Range("N_cutoff", None, 9.52e9, 7.77e9, 1.19e10, ""), Range("L0", None, 0.0625, 0.0, 0.25, "")
 FORMS = [
-    Form("routed-bounded", 0.002, -300.0, 0.004, 0.004, None, None, CUTOFF, []),
-    Form("routed-bounded-floor", 0.001, -310.0, 0.002, 0.002, None, FLOOR, CUTOFF, []),
+    FormErrors("routed-bounded", 0.002, -300.0, 0.004, 0.004, None, None, CUTOFF, []),
+    FormErrors("routed-bounded-floor", 0.001, -310.0, 0.002, 0.002, None, FLOOR, CUTOFF, []),
 ]
 
 NOTHING = {

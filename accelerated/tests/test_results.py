@@ -210,7 +210,7 @@ WIDE = {
 }
 
 
-@pytest.mark.parametrize("command", WIDE)
+@pytest.mark.parametrize("command", [pytest.param(name, marks=[pytest.mark.slow] * (name == "next")) for name in WIDE])
 def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command):
     """Every number of a wide terminal appears whole in a line of a narrow terminal."""
     lines, printed = {}, []

@@ -233,7 +233,9 @@ def test_cache_that_cannot_be_a_folder(corpus, tmp_path):
         prepare_tokens(corpus, V, tmp_path / "file", tell=quiet)
 
 
-@pytest.mark.parametrize("step", ["train_tokenizer", "_write_tokens", "_publish"])
+@pytest.mark.parametrize(
+    "step", ["_write_tokens", *(pytest.param(name, marks=pytest.mark.slow) for name in ("train_tokenizer", "_publish"))]
+)
 def test_a_killed_run_leaves_no_entry(corpus, cache, step):
     script = f"""
         import os, signal, sys

@@ -204,6 +204,7 @@ def test_a_trunk_that_does_not_fit_is_one_clear_line(small_fields, trunk, tmp_pa
     assert not (tmp_path / "branch").exists()
 
 
+@pytest.mark.slow
 def test_a_run_may_grow_while_its_learning_rate_has_not_decayed(small_fields, trunk, tmp_path):
     shutil.copytree(trunk, tmp_path / "run")
     constant = WSD | {"schedule": "constant", "decay": 0.2}

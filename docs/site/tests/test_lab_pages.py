@@ -166,7 +166,7 @@ def test_every_control_can_be_used_and_leaves_numbers(show, name):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (SITE / "lab").glob("*.md") if path.stem != "index"))
-@pytest.mark.parametrize("width", [390, 1366])
+@pytest.mark.parametrize("width", [390, pytest.param(1366, marks=pytest.mark.slow)])
 def test_the_tabulator_key_reaches_every_control_and_nothing_is_wider_than_the_page(show, name, width):
     page = show(f"{name}.html", width)
     wait_until(lambda: page.execute_script("return document.documentElement.scrollWidth"), lambda wide: wide <= width)
