@@ -76,7 +76,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("a thread")) for name in CASES]
+)
 def test_definition(used, name):
     loads, k, activation, factor, real, widths, num_tokens = CASES[name]
     point, expert, weights = layer(loads, k, activation, widths=widths, num_tokens=num_tokens)

@@ -12,7 +12,9 @@ NARROW = [(np.uint8, [0, 1, 250, 255]), (np.int8, [0, 1, 127]), (np.uint16, [0, 
 
 
 @pytest.mark.parametrize(("kind", "ids"), NARROW, ids=str)
-@pytest.mark.parametrize("num_experts", [3, 128, 256, 300, 70000])
+@pytest.mark.parametrize(
+    "num_experts", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (128, 256, 300)), 70000]
+)
 def test_the_remainder_of_narrow_ids(kind, ids, num_experts):
     expected = [[each % num_experts] for each in ids]
     narrow = np.array(ids, kind)

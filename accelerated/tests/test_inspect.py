@@ -97,6 +97,7 @@ def test_a_hash_of_the_token_before_is_named(run_of):
     assert line == "Blocks 2 and 4: the token before it fully decides the expert."
 
 
+@pytest.mark.slow
 def test_a_dead_expert_is_named_in_the_block_that_has_it(run_of):
     def router(weights):
         weights[:, 0] = 0

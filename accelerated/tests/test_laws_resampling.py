@@ -101,6 +101,7 @@ def test_jackknife_agrees_with_the_reference(runs, level):
         agree(one, other, spread_of(other))
 
 
+@pytest.mark.slow
 def test_percentiles_are_those_of_fits_of_repeated_rows(monkeypatch):
     """Check the definition with fast fits.
 

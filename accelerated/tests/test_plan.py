@@ -267,6 +267,7 @@ def test_a_ranking_is_that_of_the_law_behind_the_table(path):
     assert ranking.lines[0].wins == 1.0 and sum(line.wins for line in ranking.lines) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_an_option_has_the_intervals_that_predict_gives_at_its_size(tmp_path):
     frame = table(3e-3)
     frame[frame["router_type"] != "Hash"].to_csv(tmp_path / "table.csv", index=False)

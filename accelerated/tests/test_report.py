@@ -269,6 +269,7 @@ def test_a_sweep_too_small_for_the_law_gets_everything_else(tmp_path, first_figu
     assert {entry["verdict"] for entry in result["does_routing_help"]} == {"lower, spread not measured"}
 
 
+@pytest.mark.slow
 def test_in_the_linear_limit_slopes_have_a_sign_only(tmp_path, without_figures, monkeypatch):
     def straight(size, experts, _):
         return 10 ** (0.78 - 0.06 * np.log10(size) - 0.0005 * (experts - 1))
