@@ -116,8 +116,8 @@ def replayed(run: SavedRun, token: np.ndarray, expert: np.ndarray, gate: np.ndar
     held = held_routing(run.config, expert, gate, counted.shape)
     held, sums = held if gate is None else Replay(held), np.zeros(2)
     for i, mask in enumerate(counted):
-        batch = run.params, run.table, windows[i], mask, jax.tree.map(lambda leaf, i=i: leaf[i], held)
-        losses = _losses(run.config, *batch)
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], held)
+        losses = _losses(run.config, run.params, run.table, windows[i], mask, own)
         sums += np.array(losses, np.float64) * mask.sum()
     return {"loss": sums[0] / counted.sum(), "loss_own": sums[1] / counted.sum(), "tokens": int(counted.sum())}
 

@@ -125,8 +125,8 @@ def cutoff_cell(item: Range | None) -> str:
 def forms_left_out(fit) -> list[np.ndarray]:
     """Return the errors [n] of left-out sizes without and with a floor, over the rows of a `Fit` that has both forms.
 
-    Runs far from the law are left out of the fits and of the errors. The smallest size does not count: its error is
-    that of a prediction below the runs, and plans are for models above them.
+    Runs far from the law are left out of the fits and of the errors. The smallest size does not count, because plans
+    are for models above the runs, and a fit without this size predicts below them.
     """
     size, near, forms = sizes_of(fit.rows.runs), ~fit.far, (fit, fit.floored)
     above = size[near] > size.min()
@@ -158,8 +158,8 @@ def choice_words(fits: Sequence) -> str:
     pairs = zip(errors, (without[0].law.name, without[0].floored.law.name), strict=True)
     (least, better), (most, worse) = sorted(pairs)
     relation = "better than" if least < most else "as well as"
-    form = ".5f" if round(least, 5) != round(most, 5) else ".4g"
-    errors = f"{least:.5f}" if least == most else f"{least:{form}} against {most:{form}}"
+    digits = ".5f" if round(least, 5) != round(most, 5) else ".4g"
+    figures = f"{least:.5f}" if least == most else f"{least:{digits}} against {most:{digits}}"
     words = f"{better} predicts left-out sizes {relation} {worse}"
     far = ", and without runs far from the law" * any(fit.far.any() for fit in without)
-    return f"{words} (RMSLE {errors}, without the smallest{far})"
+    return f"{words} (RMSLE {figures}, without the smallest{far})"

@@ -30,7 +30,7 @@ _SHAPES = {
 }
 """{fact of a shape: header of a column that may contradict what counts assume}."""
 _WIDTH = 0.15
-"""Tolerated deviation of a width: that of 8/3 d_model from 3 d_model is 0.11."""
+"""Tolerated relative deviation of a width. A width of 8/3 d_model instead of 3 d_model deviates by 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
 """The columns that `counting.count_of` counts."""
 
@@ -232,17 +232,18 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
         fact = next((fact for fact, header in _SHAPES.items() if re.search(header, name, re.IGNORECASE)), None)
         shares: dict[float, int] = {}
         for i in np.flatnonzero(to_numbers(cells)[0] > 0) if fact and name not in TABLE_COLUMNS else ():
-            value, expected, G = float(cells[i]), assumed[fact][i], numbers["granularity"][i] or 1
-            relative = re.search("ratio|mult|factor", name, re.IGNORECASE)
-            value *= (numbers["d_model"][i] or math.nan) if relative else 1
-            experts, factors = fact in ("shared experts", "dense layers"), (1, G) if fact == "FFN width" else (1,)
-            other = expected is not None and all(abs(value * G - expected) > _WIDTH * expected for G in factors)
-            routed = table.cells["router_type"][i] != DENSE
-            if fact == "FFN width" and routed and not numbers["granularity"][i] and numbers["d_model"][i]:
-                shares[value / numbers["d_model"][i]] = i
-            if other and (routed or not experts):
+            value, expected = float(cells[i]), assumed[fact][i]
+            width, granularity = numbers["d_model"][i], numbers["granularity"][i]
+            if re.search("ratio|mult|factor", name, re.IGNORECASE):
+                value *= width or math.nan
+            routed, of_experts = table.cells["router_type"][i] != DENSE, fact in ("shared experts", "dense layers")
+            if fact == "FFN width" and routed and width and not granularity:
+                shares[value / width] = i
+            narrow = (granularity or 1) if fact == "FFN width" else 1  # the width may be that of a narrow expert
+            off = expected is not None and all(abs(value * n - expected) > _WIDTH * expected for n in (1, narrow))
+            if off and (routed or not of_experts):
                 why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
-                (of_all if experts else of_n)[i] = why
+                (of_all if of_experts else of_n)[i] = why
         if shares and max(shares) > (1 + 2 * _WIDTH) * min(shares):
             raise InputError(
                 f"{table.runs}: {name} is {min(shares):g} d_model in row {shares[min(shares)] + 1} and {max(shares):g} "

@@ -242,6 +242,5 @@ def _one_row_a_step(source: Source, columns: dict, name: str, rows: list[int], s
 
 def is_kind(cell: str) -> bool:
     """Return whether a cell may name a kind of loss, such as train or c4: it is no number, date or time."""
-    return (
-        bool(to_numbers([cell])[1][0] and re.search("[a-z]", cell, re.IGNORECASE)) and len(re.findall(r"\d", cell)) < 6
-    )
+    is_text = bool(to_numbers([cell])[1][0])
+    return is_text and bool(re.search("[a-z]", cell, re.IGNORECASE)) and len(re.findall(r"\d", cell)) < 6

@@ -118,11 +118,15 @@ def _checked(path, parts: list[_Part], problems: Problems):
 
 def _equal_runs(frame) -> list[str]:
     """Return a remark on runs whose last rows are equal but for their names."""
-    last, names = frame.drop_duplicates("hyper_id", keep="last"), run_names(frame)
+    last = frame.drop_duplicates("hyper_id", keep="last")
     facts = last.drop(columns=["hyper_id", SOURCE, *NAME_COLUMNS], errors="ignore")
-    runs = last["hyper_id"].groupby(facts.groupby(list(facts), dropna=False, sort=False).ngroup()).agg(list)
-    same = [" and ".join(called(run, names.get(run)) for run in own) for own in runs if len(own) > 1]
-    return [f"equal runs: hyper_id {in_short(same)}; if they are one run, keep one"] * bool(same)
+    facts = facts[facts.duplicated(keep=False)]
+    if facts.empty:
+        return []
+    names, numbers = run_names(frame), facts.groupby(list(facts), dropna=False, sort=False).ngroup()
+    runs = last["hyper_id"].groupby(numbers).agg(list)
+    same = [" and ".join(called(run, names.get(run)) for run in own) for own in runs]
+    return [f"equal runs: hyper_id {in_short(same)}; if they are one run, keep one"]
 
 
 CONVERTED = "; routelaws convert makes such a table from your own log"
