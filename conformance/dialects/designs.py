@@ -158,9 +158,14 @@ def groups_of(num_experts: int, k: int):
                 yield Groups(number, taken, score)
 
 
+def has_groups(rule, num_experts: int) -> bool:
+    """Return whether a rule has groups that divide the experts. Without them, a router takes the best experts."""
+    return rule != "best" and num_experts % rule.number == 0
+
+
 def within(rule, key: np.ndarray) -> np.ndarray:
     """Return [T, E], the key by which experts are ranked, with -inf outside the chosen groups."""
-    if rule == "best":
+    if not has_groups(rule, key.shape[1]):
         return key
     taken = np.argsort(-_group_scores(rule, key), axis=1, kind="stable")[:, : rule.taken]
     inside = (taken[:, :, None] == np.arange(rule.number)).any(axis=1)

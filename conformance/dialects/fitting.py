@@ -181,23 +181,19 @@ def _choice_fits(rule, answer: Answer, key: np.ndarray, margin: np.ndarray) -> b
 def is_crowded(rule, probe: Probe) -> bool:
     """Return whether the chosen groups of a rule have fewer than k experts. Then no choice is right."""
     num_experts = probe.logits.shape[1]
-    if rule == "best" or num_experts % rule.number:
-        return False
-    return rule.taken * num_experts // rule.number < probe.k
+    return designs.has_groups(rule, num_experts) and rule.taken * num_experts // rule.number < probe.k
 
 
 def wrong_choice(form: Form, rule, answer: Answer, precision: str) -> np.ndarray:
-    """Return [T] bool, True if the experts of a token do not follow the rule.
-
-    If the number of groups does not divide E, the rule is "best".
-    """
+    """Return [T] bool, True if the experts of a token do not follow the rule."""
     return _wrong_by(rule, answer, *designs.ranking(form, answer.probe, precision))
 
 
 def _wrong_by(rule, answer: Answer, key: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    rule = "best" if rule != "best" and answer.probe.logits.shape[1] % rule.number else rule
     inside = designs.within(rule, key)
     if answer.probe.bias is None:  # scores are at least 0, so 0 excludes as well, and a score may underflow to 0
         inside = np.maximum(inside, 0.0)
     wrong = designs.wrong_rows(answer.expert, inside, margin)
-    return wrong if rule == "best" else wrong & (designs.gap_of_groups(rule, key) > 4 * margin[:, 0])
+    if designs.has_groups(rule, key.shape[1]):
+        wrong &= designs.gap_of_groups(rule, key) > 4 * margin[:, 0]
+    return wrong

@@ -83,8 +83,7 @@ def sources(design: Design, answers: list[Answer], precision: str) -> tuple[str 
 def key_of(design: Design, probe: Probe) -> np.ndarray:
     """Return [T, E], the key by which a design ranks experts, with -inf outside the chosen groups."""
     key = designs.scores_of(design.form, probe.logits) + (0 if probe.bias is None else probe.bias)
-    fills = design.rule == "best" or key.shape[1] % design.rule.number == 0
-    return designs.within(design.rule, key) if fills else key
+    return designs.within(design.rule, key)
 
 
 def without_padding(answer: Answer) -> Answer:
