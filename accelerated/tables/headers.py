@@ -22,7 +22,7 @@ _UNIT = re.compile(
     r"|(kilo|mega|giga|tera|peta|exa|zetta|(?<![a-z])[kmgtpez])[ _-]?flop"
     r"|(?<![a-z])pf((?![a-z])|days)|(?<![a-z])(day|hour)s?(?![a-z])|flops?[ _]*(/|per)[ _]*s(ec(ond)?s?)?(?![a-z])"
     r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])|(?<![a-z])macs?(?![a-z])|flops?[ _-]*(/|per)[ _-]*tok"
-    r"|^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch)",  # 2048 is a unit, too
+    r"|(?P<counted>^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch))",  # 2048 is a unit, too
     re.IGNORECASE,
 )
 
@@ -77,7 +77,7 @@ def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:
-    """Multiply the plain numbers of columns of sizes by their units.
+    """Multiply the plain numbers of columns of sizes by their units, and 5M samples by the tokens of a sample.
 
     Args:
         units: {column of the table: unit of its numbers, or a number}; 1 leaves the numbers unchanged.
@@ -85,23 +85,28 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
     Raises:
         InputError: a unit is not known, or headers look like units that are not stated.
     """
-    scales, plain = {name: _scale(name, unit) for name, unit in units.items()}, {}
+    scales, plain, letters, headers = {name: _scale(name, unit) for name, unit in units.items()}, {}, {}, {}
     for name in (name for name in SIZES if name in table.cells):
-        numbers, _ = to_numbers(table.cells[name])
+        header = table.headers.get(name, name)
+        match, letters[name] = _UNIT.search(header), {"": 1.0}
+        if match and match["counted"]:  # 5M samples are 5M times the unit, but 20B stay 20B under "tokens (B)"
+            letters[name] = {letter: size for letter, size in UNITS_OF[name].items() if len(letter) < 2}
+        numbers, _ = to_numbers(table.cells[name], letters[name])
         plain[name] = np.flatnonzero(np.isfinite(numbers) & (numbers > 0))
-    headers = {name: table.headers.get(name, name) for name, rows in plain.items() if rows.size and name not in units}
-    if doubtful := {name: shorten(header) for name, header in headers.items() if _UNIT.search(header)}:
+        if match and plain[name].size and name not in units:
+            headers[name] = shorten(header)
+    if headers:
         raise InputError(
-            f"{table.runs}: {' and '.join(doubtful.values())}: the header seems to name a unit; state it with "
-            f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, the tokens of a "
+            f"{table.runs}: {' and '.join(headers.values())}: the header seems to name a unit; state it with "
+            f"--unit {' '.join(f'{name}=UNIT' for name in headers)}: a unit, such as M, the tokens of a "
             "sample, or 1 for whole counts (a rate, a time or bytes is no count)"
         )
     for name, rows in plain.items():
         cells, scale = table.cells[name], scales.get(name, 1.0)
         if scale != 1 and rows.size:
-            first = cells[rows[0]].strip()
+            first, scaled = cells[rows[0]].strip(), {letter: size * scale for letter, size in letters[name].items()}
             for i in rows:
-                cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), {"": scale}))
+                cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), scaled))
             example = f"such as {first} as {cells[rows[0]]}{in_rows(len(rows), table.rows)}"
             table.remarks.append(f"{name}: multiplied by {scale:g}, the stated unit, {example}")
 
