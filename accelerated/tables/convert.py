@@ -207,7 +207,7 @@ def _converted(
         remarks.append(
             f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
         )
-    remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
+    remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, dropped, loss_unit)
     try:
         replace_cells(table, values, unused)
         apply_units(table, units)

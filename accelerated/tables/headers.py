@@ -34,21 +34,33 @@ _LOSS_UNIT = (
 )
 
 
+_RATIO = r"sparsity|ratio|fraction|e ?/ ?(k|top_?k)"
 _PART = r"per[ _-]?(device|gpu|rank|worker|node|tok(en)?)|log\d*"
+_EMBEDDED = "(with|incl(uding|uded|usive|\\.)?|plus|w/)[ _-]*(the[ _-])?emb\\w*"
+_WITHOUT = "without the embedding, or counted_embeddings"
 _MEANINGS = {
     "loss_validation": (PARTS[0], "the loss on held-out text"),
-    "dense_parameter_count": ("total|all|log\\d*", "parameters with one expert, without the embedding"),
-    "num_experts": (f"{_PART}|total|active|shared", "the experts of a layer on all devices"),
+    "dense_parameter_count": (
+        f"total|all|log\\d*|{_EMBEDDED}",
+        f"parameters with one expert, {_WITHOUT}",
+    ),
+    "total_parameter_count": (
+        f"active|log\\d*|{_EMBEDDED}",
+        f"parameters with all experts, {_WITHOUT}",
+    ),
+    "num_experts": (f"{_PART}|total|active|shared|{_RATIO}", "the experts of a layer on all devices"),
+    "k": (f"{_RATIO}|total", "the experts of a token"),
     "batch_size": (f"{_PART}|micro|local|tok(en)?s?", "the sequences of a step on all devices"),
 }
 """{column: (texts of headers of other quantities, what the column has)}."""
 
 
-def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
+def check_headers(path, headers: dict[str, str], others: list[str], unit: str | None) -> list[str]:
     """Return remarks on headers that seem to name another loss or another count.
 
     Args:
         headers: {column of the table: column of the file}.
+        others: the columns of the file without a place in the table.
         unit: the stated unit of losses; None if not stated.
 
     Raises:
@@ -73,7 +85,15 @@ def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
     for name, (quantity, meaning) in _MEANINGS.items():
         if re.search(rf"(?<![a-z])({quantity})(?![a-z])", headers.get(name, ""), re.IGNORECASE):
             remarks.append(f"{name}: {shorten(headers[name])} seems to be another quantity; needed: {meaning}")
+    held_out = [name for name in others if re.search("loss", name, re.IGNORECASE) and _is_held_out(name)]
+    if held_out and "loss_validation" in headers and not _is_held_out(headers["loss_validation"]):
+        used = shorten(headers["loss_validation"])
+        remarks.append(f"loss_validation: is the column {used}, although there is also {shorten(held_out[0])}")
     return remarks
+
+
+def _is_held_out(name: str) -> bool:
+    return bool(re.search(rf"(?<![a-z])({PARTS[1]})(?![a-z])", name, re.IGNORECASE))
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:

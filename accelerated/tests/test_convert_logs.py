@@ -414,6 +414,7 @@ def test_a_resumed_run_is_joined_by_its_folder():
     [(["a", "a-resumed", "ab"], "a, a-resumed seem to be one run, by their names; if so, give all one name"),
      (["a/checkpoint-100", "a/checkpoint-200", "b"], "a/checkpoint-100, a/checkpoint-200 seem to be one run"),
      (["step100", "step200"], "step100, step200 seem to be"), (["a_cont2", "a"], "a_cont2, a seem to be"),
+     (["step1000-tokens4B", "step2000-tokens8B"], "step1000-tokens4B, step2000-tokens8B seem to be"),
      (["a-step100", "b-step200", "ab", "a-8", "a-16"], ""), (["a", "a-context"], "")],
 )  # fmt: skip
 def test_names_that_may_be_of_one_run_have_a_remark(names, said):
