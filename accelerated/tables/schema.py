@@ -62,6 +62,10 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 NAME_COLUMNS = ("run", "run_name", "name", "Name")
 """Text columns with the names of runs in users' tables; messages show the first existing column."""
+TEXTS_OF_LOSSES = (
+    r"(.*[./])?((eval|val(id(ation)?)?|test|dev)[ _-]?(data[ _-]?)?(set|corpus|text|domain|source)|tokeni[sz]er)"
+)
+"""The header of a column with the text of a loss, or with its tokenizer, in users' tables."""
 
 OBJECTIVES = ("causal", "masked")
 """The values of `configuration.OBJECTIVES`, repeated here to read tables without JAX."""

@@ -26,15 +26,13 @@ from .log import (
     put_together,
 )
 from .reading import cut_short, read_cells
-from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, name_column
+from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, TEXTS_OF_LOSSES, name_column
 from .table import SOURCE, check_once, named
 from .trackers.kinds import read_piece
 
 _OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
 """The name of a part of a run: moe8/train, moe8_val."""
 _SUMMARY = r"(grand[ _-])?(total|sum|mean|average|avg|median|std|stdev|min|max|summary)s?\W*"
-_TEXTS = r"(.*[./])?(((eval|val(id(ation)?)?|test|dev)[ _-]?)(data[ _-]?)?(set|corpus|text|domain|source)|tokeni[sz]er)"
-"""The header of a column with the text of a loss, or its tokenizer."""
 _YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 
 
@@ -198,7 +196,7 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
                 source.cells[loss] = ["" if text.strip() in parts[0] else cell for text, cell in pairs]
                 source.remarks.append(f"{loss}: left out in rows of {in_short(parts[0])}, by the column {name}")
                 continue
-            if len(texts) > 1 and re.fullmatch(_TEXTS, name, re.IGNORECASE):
+            if len(texts) > 1 and re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE):
                 source.remarks.append(
                     f"{loss}: of several {name} ({in_short(texts)}), so losses cannot be compared; --keep {name} and"
                     " choose one by --rows"
