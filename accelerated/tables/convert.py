@@ -39,7 +39,7 @@ from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_headers
 from .identity import BY_ROW
-from .log import RUN, STEP
+from .log import RUN
 from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
@@ -201,12 +201,11 @@ def _converted(
     table.dropped = {name: source.cells[name] for name in dropped}
     if name := name_column(dropped):
         table.names = source.cells[name]
-    dropped = [each for each in dropped if each != name]
-    dropped = [name for name in dropped if not (source.is_log and name == STEP)]  # the user's step replaces it
-    if dropped:
-        remarks.append(
-            f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
-        )
+    replaced = [f"{each} (by {columns[each]})" for each in dropped if each in columns]
+    remarks += [f"replaced, by --columns: {in_short(replaced)}"] * bool(replaced)
+    dropped = [each for each in dropped if each != name and each not in columns]
+    gone = f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
+    remarks += [gone] * bool(dropped)
     remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, dropped, loss_unit)
     try:
         replace_cells(table, values, unused)

@@ -21,8 +21,8 @@ from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
 _SHAPES = {
-    "FFN width": r"(?<![a-z])(d_?ff|d_?inner|(ffw?n?|feed_?forward|mlp|intermediate|inner|expert)_?(hidden_?)?"
-    r"(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
+    "FFN width": r"(?<![a-z])([dn]_?(ffn?|inner)|d_?(expert|mlp|moe)|dim_?feed_?forward|(ffw?n?|feed_?forward|mlp"
+    r"|intermediate|inner|expert)_?(hidden_?)?(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
     "shared experts": "shared?_?expert",
     "dense layers": "first_?k_?dense|dense_?(layers|blocks)",
     "num_heads": "kv_?heads|key_?value_?heads|query_?groups",
@@ -69,6 +69,8 @@ def derive(table: Cells) -> None:
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
     _tell_of_dense(table)
+    several = [i for i in np.flatnonzero(table.number("k") > 1) if table.cells["router_type"][i] == DENSE]
+    table.fill("k", dict.fromkeys(several, "1"), "1, since router_type is Dense")
     _runs(table)
     _drop_schedule(table)
     _steps(table)
@@ -255,8 +257,7 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
         for i, text in enumerate(cells) if re.search(_ACTIVATION, name, re.IGNORECASE) else ():
             if re.search("glu|silu|swish", text, re.IGNORECASE) and "swiglu" not in numbers["model_options"][i]:
                 of_n[i] = f"{name} is {text}, but counts assume gelu; --set model_options=swiglu counts three matrices"
-        shares: dict[float, int] = {}
-        of_dense: dict[float, int] = {}
+        shares, of_dense = dict[float, int](), dict[float, int]()
         for i in np.flatnonzero(to_numbers(cells)[0] > 0) if fact and name not in TABLE_COLUMNS else ():
             value, expected = float(cells[i]), assumed[fact][i]
             width, granularity = numbers["d_model"][i], numbers["granularity"][i]

@@ -14,7 +14,7 @@ from .log import PARTS
 from .schema import shorten, to_numbers
 from .units import SIZES, UNITS_OF, amount, written_out
 
-_UNIT = re.compile(
+_SCALE = (
     r"(?!^.$)(^|[ _./\-(\[{])[kmbgtpez](?![a-z])"  # params (M), params_b, tokens in M, M params
     r"|(?<![a-z])[kmbgt](?=tok|param)"  # Mparams
     r"|(?<![a-z])(thousand|million|mln|billion|bn|trillion)s?(?![a-z])"
@@ -22,15 +22,17 @@ _UNIT = re.compile(
     r"|(kilo|mega|giga|tera|peta|exa|zetta|(?<![a-z])[kmgtpez])[ _-]?flop"
     r"|(?<![a-z])pf((?![a-z])|days)|(?<![a-z])(day|hour)s?(?![a-z])|flops?[ _]*(/|per)[ _]*s(ec(ond)?s?)?(?![a-z])"
     r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])|(?<![a-z])macs?(?![a-z])|flops?[ _-]*(/|per)[ _-]*tok"
-    r"|(?P<counted>^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch))",  # 2048 is a unit, too
-    re.IGNORECASE,
 )
+_COUNTED = (
+    r"(?P<counted>^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch))"  # 2048 is a unit, too
+)
+_UNIT = re.compile(f"{_SCALE}|{_COUNTED}", re.IGNORECASE)
 
 _OTHER_LOSS = r"bpb|bpc|(?<![a-z])((per)?(byte|char(acter)?|word)s?|sum|total)(?![a-z])"
 _LOSS_UNIT = (
     _OTHER_LOSS + r"|(?<![a-z])(bits?|bp[td]|ppl?x?|perp(lexity)?|exp|(log|base)[ _-]?(2|10)(?!\d)"  # units
     r"|acc(uracy)?|bleu\d?|rouge[\dl]?|score|f1|em|mse|percent(age)?|pct"  # other quantities
-    r"|std(dev|err)?|stderr|var(iance)?|delta|diff(erence)?|gain|relative|aux(iliary)?|balanc(e|ing)|z|lr)(?![a-z])|%"
+    r"|std(dev|err)?|stderr|var(iance)?|delta|diff(erence)?|gain|relative|aux(iliary)?|balanc(e|ing)|z|lr|vs)(?![a-z])|%"
 )
 
 
@@ -40,17 +42,13 @@ _EMBEDDED = "(with|incl(uding|uded|usive|\\.)?|plus|w/)[ _-]*(the[ _-])?emb\\w*"
 _WITHOUT = "without the embedding, or counted_embeddings"
 _MEANINGS = {
     "loss_validation": (PARTS[0], "the loss on held-out text"),
-    "dense_parameter_count": (
-        f"total|all|log\\d*|{_EMBEDDED}",
-        f"parameters with one expert, {_WITHOUT}",
-    ),
-    "total_parameter_count": (
-        f"active|log\\d*|{_EMBEDDED}",
-        f"parameters with all experts, {_WITHOUT}",
-    ),
+    "dense_parameter_count": (f"total|all|log\\d*|{_EMBEDDED}", f"parameters with one expert, {_WITHOUT}"),
+    "total_parameter_count": (f"active|log\\d*|{_EMBEDDED}", f"parameters with all experts, {_WITHOUT}"),
     "num_experts": (f"{_PART}|total|active|shared|{_RATIO}", "the experts of a layer on all devices"),
     "k": (f"{_RATIO}|total", "the experts of a token"),
-    "batch_size": (f"{_PART}|micro|local|tok(en)?s?", "the sequences of a step on all devices"),
+    "batch_size": (f"{_PART}|micro|local|tok(en)?s?|{_SCALE}", "the sequences of a step on all devices"),
+    "step": (_SCALE, "single steps"),
+    **dict.fromkeys(("sequence_length", "vocab_size"), (_SCALE, "single tokens")),
 }
 """{column: (texts of headers of other quantities, what the column has)}."""
 

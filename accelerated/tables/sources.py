@@ -33,6 +33,8 @@ from .trackers.kinds import read_piece
 _OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
 """The name of a part of a run: moe8/train, moe8_val."""
 _SUMMARY = r"(grand[ _-])?(total|sum|mean|average|avg|median|std|stdev|min|max|summary)s?\W*"
+_TEXTS = "data[ _-]?set|corpus|domain|subset|task|benchmark"
+"""The header of a column with the text of a loss, if it changes within a run, or with the training text."""
 _YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 
 
@@ -196,7 +198,8 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
                 source.cells[loss] = ["" if text.strip() in parts[0] else cell for text, cell in pairs]
                 source.remarks.append(f"{loss}: left out in rows of {in_short(parts[0])}, by the column {name}")
                 continue
-            if len(texts) > 1 and re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE):
+            changes = re.fullmatch(_TEXTS, name, re.IGNORECASE) and _varies(source.cells, name, columns)
+            if len(texts) > 1 and (changes or re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE)):
                 source.remarks.append(
                     f"{loss}: of several {name} ({in_short(texts)}), so losses cannot be compared; --keep {name} and"
                     " choose one by --rows"

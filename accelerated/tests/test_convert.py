@@ -108,6 +108,14 @@ def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     assert frame["loss_validation"].tolist() == pytest.approx([row["val_loss"] for row in rows], rel=1e-14)
 
 
+def test_a_namesake_of_a_column_that_is_named_is_replaced_and_dense_runs_have_one_expert_per_token(converted):
+    rows = [row | {"num_experts": 7, "k": 2} for row in make_runs() if row["E"] != 2]
+    frame, remarks = converted(rows, MAP, {"router_type": "Hash"})
+    assert set(frame["k"][frame["router_type"] == "Dense"]) == {1} and set(frame["k"]) == {1, 2}
+    assert "k: 1, since router_type is Dense, in 6 of 30 rows" in remarks
+    assert "replaced, by --columns: num_experts (by E)" in remarks
+
+
 def test_perplexity_of_one_or_less_is_no_loss(save, tmp_path):
     rows = make_runs()
     rows[4]["val_loss"], rows[9]["val_loss"] = 1.0, "nan?"
@@ -310,7 +318,9 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
 
 @pytest.mark.parametrize(
     ("column", "widths", "refused"),
-    [("d_ff", (2048, 1024, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
+    [("d_expert", (2048, 512, 2048, 2048), True), ("n_inner", (2048, 512, 2048, 2048), True),
+     ("d_ff", (2048, 1024, 2048, 2048), False),
+     ("n_expert", (2048, 512, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
      ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
      ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None),
      ("first_k_dense_replace", ("", 1, "", ""), None), ("num_kv_heads", (8, 2, 8, 8), True),
@@ -379,11 +389,16 @@ def test_a_dense_run_with_several_experts_is_refused(converted, save, tmp_path, 
 
 
 def test_losses_of_several_texts_are_remarked_on(converted):
-    for header, texts, said in (("eval_set", "c4 pile wiki", True), ("tokenizer", "gpt2 gpt2 llama", True),
+    for header, texts, said in (("eval_set", "c4 pile wiki", True), ("dataset", "c4 pile wiki", False),
+                                ("tokenizer", "gpt2 gpt2 llama", True),
                                 ("val_dataset", "c4 c4 c4", False), ("notes", "a b c", False)):  # fmt: skip
         rows = [row | {header: texts.split()[min(row["E"], 3) - 1]} for row in make_runs()]
         remarks = converted(rows, MAP, {"router_type": "Hash"})[1]
         assert any(f"val_loss: of several {header} (" in remark for remark in remarks) == said
+    rows = [row | {"dataset": ("c4", "pile")[row["iteration"] == 1000]} for row in make_runs()]
+    assert "val_loss: of several dataset (c4, pile), so losses" in "; ".join(
+        converted(rows, MAP, {"router_type": "Hash"})[1]
+    )
 
 
 def narrow(**more) -> list[dict]:

@@ -85,12 +85,16 @@ def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, n
      ("num_experts", "experts_per_layer", ""), ("num_experts", "total experts", "of a layer"),
      ("batch_size", "per_device_train_batch_size", "sequences of a step"), ("batch_size", "global_batch_size", ""),
      ("batch_size", "micro_batch", "sequences of a step"), ("batch_size", "batch_tokens", "sequences of a step"),
+     ("batch_size", "batch (M)", "sequences of a step"), ("step", "steps (k)", "single steps"),
+     ("step", "k_steps", "single steps"), ("step", "trainer/global_step", ""),
+     ("sequence_length", "context (k)", "single tokens"),
      (N, "active params (incl. embeddings)", "or counted_embeddings"), (N, "N_with_emb", "or counted_embeddings"),
      (N, "N_non_embedding", ""), ("num_experts", "E/k", "of a layer"), ("num_experts", "expansion_rate", ""),
      ("num_experts", "sparsity (E / top_k)", "of a layer")],
 )  # fmt: skip
 def test_a_header_of_another_quantity_has_a_remark(tmp_path, name, header, said):
-    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3", "batch_size": "8"}
+    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3", "batch_size": "8", "step": "9"}
+    cells["sequence_length"] = "9"
     names = [header if key == name else key for key in cells]
     (tmp_path / "own.csv").write_text("\n".join(map(",".join, (names, cells.values()))))
     columns = {"hyper_id": "run", "loss_validation": "loss"} | {"loss_validation" if name == "loss" else name: header}

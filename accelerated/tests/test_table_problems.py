@@ -230,6 +230,11 @@ def changed(row: int, **cells):
         (4, {"routing_frequency": "0"}, "'0'; needed: above 0, since the run is routed"),
         (4, {"flop_increase": "2"}, "'2'; needed: 1, since the run is routed"),
         (4, {"total_parameter_count": "1000"}, "'1000'; needed: at least dense_parameter_count"),
+        (
+            4,
+            {"total_parameter_count": "1e7"},
+            "'10000000'; needed: above dense_parameter_count, since the run is routed",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
