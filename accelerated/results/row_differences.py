@@ -116,8 +116,7 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
     known_here = (*TABLE_COLUMNS, *NAME_COLUMNS, *known)
     unknown = [name for name in frame.columns if name not in known_here and not bounds_of(name)]
     for name in unknown:  # a text that varies exactly with E is no label of E
-        check = _values if re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE) else _names
-        entries.append(check(frame, name))
+        entries.append((_values if re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE) else _names)(frame, name))
     return [entry for entry in entries if entry is not None]
 
 

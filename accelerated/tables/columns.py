@@ -29,10 +29,8 @@ class CheckedColumns:
         """Return a column as texts [n] without outer spaces; all empty if missing."""
         return np.array([cell.strip() for cell in self.cells.get(name, [""] * len(self.rows))])
 
-    def number(
-        self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None, needed=""
-    ) -> np.ndarray:
-        """Return a column as numbers, NaN for blanks, with a problem for every cell out of range.
+    def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None, needed=""):
+        """Return a column as numbers [n], NaN for blanks, with a problem for every cell out of range.
 
         Args:
             name: name of the column; all blank if missing.

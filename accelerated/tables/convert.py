@@ -192,15 +192,13 @@ def _converted(
     keep = [name for name in keep if name in source.cells]
     cells, dropped = _renamed(source.cells, columns, keep)
     if not cells:
-        there = ", ".join(dropped)
-        raise InputError(
-            f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
-        )
+        there = f"available: {', '.join(dropped)}; map some with --columns"
+        raise InputError(f"{source.name}: has no column of a results table; {there}")
     remarks, table = [*source.remarks], Cells(source.name, cells, constants)
     table.at, table.headers = source.at, columns
     table.dropped = {name: source.cells[name] for name in dropped}
-    if name := name_column(dropped):
-        table.names = source.cells[name]
+    name = name_column(dropped)
+    table.names = source.cells.get(name, [])
     replaced = [f"{each} (by {columns[each]})" for each in dropped if each in columns]
     remarks += [f"replaced, by --columns: {in_short(replaced)}"] * bool(replaced)
     dropped = [each for each in dropped if each != name and each not in columns]
