@@ -124,12 +124,13 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
         raise InputError(f"{path}: has tokens of type {tokens.dtype} and shape {list(tokens.shape)}; needed: integers")
     if np.shape(position) != expert.shape[1:2]:
         raise InputError(f"{path}: has positions of shape {list(np.shape(position))} and experts {list(expert.shape)}")
-    for name, part, axes in (("gate", gate, 3), ("logits", logits, 2)):
+    for name, part, axes, needed in (("gate", gate, 3, "[n, T, k]"), ("logits", logits, 2, "[n, T, E]")):
         if part is not None and (
             part.ndim != 3 or part.dtype.kind not in "fiu" or part.shape[:axes] != expert.shape[:axes]
         ):
             raise InputError(
-                f"{path}: has {name} of type {part.dtype} and shape {list(part.shape)}; experts {list(expert.shape)}"
+                f"{path}: has {name} of type {part.dtype} and shape {list(part.shape)}; needed: numbers {needed}, with "
+                f"the n and T of the experts, which are [n, T, k] = {list(expert.shape)}"
             )
     return Recorded(expert, gate, logits, tokens, np.asarray(position) == 0)
 
@@ -195,7 +196,7 @@ def problems(of: Recorded, design: Design | None = None) -> dict[str, str]:
     """
     expert, experts = of.expert, design.experts if design else _experts(of)
     found = dict(_of_shape(of, design))
-    if "axes" in found:
+    if "axes" in found and (design or of.token is not None):
         return found
     found |= dict(_of_numbers(expert, experts))
     if "shared expert" in found:
@@ -213,12 +214,15 @@ def _experts(of: Recorded) -> int:
 
 def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
     blocks, tokens, choices = of.expert.shape
-    if design and blocks not in (len(design.blocks), design.layers):
-        if tokens in (len(design.blocks), design.layers):
-            yield "axes", f"tokens and layers are exchanged: it has {blocks} layers of {plural(tokens, 'token')}"
-            return
-        else:
-            yield "blocks", f"it has {plural(blocks, 'layer')}; the model has {len(design.blocks)} routed blocks"
+    layers = (len(design.blocks), design.layers) if design else (blocks,)
+    if of.token is not None and len(of.token) == blocks != tokens or blocks not in layers and tokens in layers:
+        yield "axes", f"tokens and layers are exchanged: it has {blocks} layers of {plural(tokens, 'token')}"
+        return
+    if blocks not in layers:
+        yield "blocks", f"it has {plural(blocks, 'layer')}; the model has {len(design.blocks)} routed blocks"
+    if not design and of.token is None and max(blocks, choices) > tokens:
+        found = f"{plural(blocks, 'layer')} of {plural(tokens, 'token')} with {plural(choices, 'expert')} each"
+        yield "axes", f"its axes may be exchanged: it has {found}; needed: [n, T, k]; add --model to compare"
     if design and choices != design.choices:
         yield "choices", f"it has {plural(choices, 'expert')} per token; the model chooses {design.choices}"
     if design and of.logits is not None and of.logits.shape[2] != design.experts:
@@ -226,7 +230,7 @@ def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
     if of.token is not None and len(of.token) - tokens == 1:
         yield "last token", "it has no row for the last token, which is sampled and never routed; replay without it"
     elif of.token is not None and len(of.token) != tokens:
-        yield "length", f"it has {tokens} rows for {len(of.token)} tokens; does it lack the prompt?"
+        yield "length", f"it has {tokens} rows for {len(of.token)} tokens; perhaps it lacks the prompt"
 
 
 def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:

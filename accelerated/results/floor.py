@@ -125,13 +125,17 @@ def cutoff_cell(item: Range | None) -> str:
 def forms_left_out(fit) -> list[np.ndarray]:
     """Return the errors [n] of left-out sizes without and with a floor, over the rows of a `Fit` that has both forms.
 
-    Runs far from the law are left out of the fits and of the errors. The smallest size does not count, because plans
-    are for models above the runs, and a fit without this size predicts below them.
+    Runs far from the law are left out of the fits and of the errors. If the other runs are too few for a fit, the
+    errors are NaN. The smallest size does not count, because plans are for models above the runs, and a fit without
+    this size predicts below them.
     """
     size, near, forms = sizes_of(fit.rows.runs), ~fit.far, (fit, fit.floored)
     above = size[near] > size.min()
     near_rows = [column[near] for column in fit.rows.columns], fit.rows.measured[near], size[near]
-    errors = [each.held_out_size if near.all() else leave_one_group_out(each.law, *near_rows) for each in forms]
+    try:
+        errors = [each.held_out_size if near.all() else leave_one_group_out(each.law, *near_rows) for each in forms]
+    except ValueError:  # the other runs do not determine the law
+        return [np.full(int(above.sum()), np.nan)] * 2
     return [each.errors[above] for each in errors]
 
 

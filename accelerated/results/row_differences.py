@@ -33,6 +33,7 @@ from ..tables.schema import (
     DENSE,
     NAME_COLUMNS,
     TABLE_COLUMNS,
+    TEXTS_OF_LOSSES,
     bounds_of,
     called,
     column_or_nan,
@@ -47,8 +48,9 @@ SAME = 1.02
 SAME_RATIO = 1.2
 """Sizes whose tokens per parameter differ by at most this factor have the same ratio."""
 
-LARGEST_VOCABULARY = 1_000_000
-"""A bound above any known vocabulary of a language model; its ln is 13.8 nats."""
+LARGEST_LOSS = 9.0
+"""A bound above the entropy of single tokens in text, in nats: a model that only knows how frequent each token of a
+large vocabulary is has a loss of 7 to 8."""
 
 SMALLEST_LOSS = 0.1
 """A bound below any known loss of a language model: 0.1 nats, a perplexity of 1.1."""
@@ -113,7 +115,9 @@ def differences(frame, compute: bool = False, known: tuple[str, ...] = ()) -> li
         entries += [_values(frame[frame["router_type"] != DENSE], name) for name in routed]
     known_here = (*TABLE_COLUMNS, *NAME_COLUMNS, *known)
     unknown = [name for name in frame.columns if name not in known_here and not bounds_of(name)]
-    return [entry for entry in [*entries, *(_names(frame, name) for name in unknown)] if entry is not None]
+    for name in unknown:  # a text that varies exactly with E is no label of E
+        entries.append((_values if re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE) else _names)(frame, name))
+    return [entry for entry in entries if entry is not None]
 
 
 def shorter_runs(frame) -> list[Shorter]:
@@ -241,22 +245,21 @@ def proportional(ratios: str, rows: int, power: float, condition: float | None) 
 
 
 def impossible_losses(frame, loss_column: str) -> list[Difference]:
-    """Return an entry if most losses of a fit are above ln V (a uniform guess), or near 0.
+    """Return an entry if most losses of a fit are above ln V (a uniform guess) or LARGEST_LOSS, or near 0.
 
-    Single runs may have diverged, so the median decides. A column with a median above ln V is probably a perplexity. A
+    Single runs may have diverged, so the median decides. A column with a large median is probably a perplexity. A
     column with a median below SMALLEST_LOSS has another unit or is an error rate. V is the largest vocabulary of the
-    rows, or LARGEST_VOCABULARY if the rows have none.
+    rows.
     """
     losses = frame[loss_column].to_numpy(dtype=np.float64)
-    vocabularies = frame["vocab_size"].to_numpy(dtype=np.float64) if "vocab_size" in frame else np.array([math.nan])
-    pieces = LARGEST_VOCABULARY if np.isnan(vocabularies).all() else float(np.nanmax(vocabularies))
+    pieces = np.fmax.reduce(column_or_nan(frame, "vocab_size"), initial=math.nan)
+    most = min(LARGEST_LOSS, math.log(pieces)) if pieces > 1 else LARGEST_LOSS
     middle = np.median(losses) if losses.size else math.nan
     if middle < SMALLEST_LOSS:
         text, doubt = f"the median is {middle:.4g}, a perplexity of {math.exp(middle):.5g}", "small losses"
         words = f"is too small for a loss in nats per token ({text}); check that it is an unscaled loss"
-    elif pieces > 1 and middle > math.log(pieces):
-        most = f"a uniform guess over {pieces:,.0f} tokens has {math.log(pieces):.3g} nats"
-        text, doubt = f"the median is {middle:.4g}; {most}", "units"
+    elif middle > most:
+        text, doubt = f"the median is {middle:.4g}; the frequencies of tokens alone give less than {most:.3g}", "units"
         words = f"is not a loss in nats per token ({text}); for a perplexity see routelaws convert --loss-unit"
     else:
         return []

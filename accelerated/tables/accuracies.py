@@ -25,10 +25,11 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_atomically
 from ..wording import plural
+from .agreement import compare
 from .cells import harmless, printable_cells
 from .columns import CheckedColumns
 from .reading import read_cells
-from .schema import shorten
+from .schema import Problems, shorten
 
 FLOPS_PER_PARAMETER = 6.0
 """Training FLOPs per parameter and token, if a table does not give the FLOPs."""
@@ -155,7 +156,7 @@ def _rows_with(path: Path, run: dict) -> list[dict]:
 
 def _wide(columns: CheckedColumns) -> Accuracies:
     parameters, tokens = (columns.number(name, above=0.0) for name in _WIDE)
-    flops, remarks = _with_flops(parameters, tokens, columns.number("flops", above=0.0, blank=True))
+    flops, remarks = _with_flops(columns, parameters, tokens, columns.number("flops", above=0.0, blank=True))
     losses, accuracies = {}, {}
     for name in columns.cells:
         if name.startswith("loss_"):
@@ -200,7 +201,7 @@ def _long(columns: CheckedColumns) -> Accuracies:
     if np.isnan(parameters[wanted]).any():
         remarks.append("params: tokens / tpr, where blank; tpr is nominal, so these are accurate to about 10 per cent")
         parameters = np.where(np.isnan(parameters), tokens / tpr, parameters)
-    flops, more = _with_flops(parameters, tokens, flops, wanted)
+    flops, more = _with_flops(columns, parameters, tokens, flops, wanted)
     keys = [(tokens[i], tpr[i], parameters[i]) for i in chosen]
     names = [f"{benchmark[i]} {metric[i]}" if right[i] else str(benchmark[i]) for i in chosen]
     losses, accuracies, twice = _scores_of_runs(keys, names, right[chosen], score[chosen])
@@ -216,11 +217,19 @@ def _long(columns: CheckedColumns) -> Accuracies:
     return Accuracies(run, blank, parameters[order], tokens[order], flops[order], losses, accuracies, remarks)
 
 
-def _with_flops(parameters, tokens, flops, wanted=True) -> tuple[np.ndarray, list[str]]:
-    """Return FLOPs with derived values in blank cells, and a remark on them in the `wanted` rows."""
-    blank = np.isnan(flops)
+def _with_flops(columns: CheckedColumns, parameters, tokens, flops, wanted=True) -> tuple[np.ndarray, list[str]]:
+    """Return FLOPs with derived values in blank cells, and remarks on them and on implausible numbers."""
+    import pandas
+
+    blank, problems = np.isnan(flops), Problems(columns.path)
     remarks = ["flops: 6 · params · tokens" + ", where blank" * (not blank.all())] * bool((blank & wanted).any())
-    return np.where(blank, FLOPS_PER_PARAMETER * parameters * tokens, flops), remarks
+    flops = np.where(blank, FLOPS_PER_PARAMETER * parameters * tokens, flops)
+    numbers = {"hyper_id": columns.rows, "dense_parameter_count": parameters, "tokens": tokens, "training_flops": flops}
+    frame = pandas.DataFrame(numbers | {"router_type": "", "num_experts": 1})[np.broadcast_to(wanted, len(flops))]
+    for said in compare(frame, frame["hyper_id"].to_numpy(), problems) or problems.lines():
+        said = said.replace("dense_parameter_count", "params").replace("training_flops", "flops")
+        remarks.append(said.partition("; routelaws convert")[0])
+    return flops, remarks
 
 
 def _scores_of_runs(keys: list[tuple], names: list[str], right: np.ndarray, score: np.ndarray):

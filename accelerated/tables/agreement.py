@@ -25,9 +25,9 @@ THOUSANDFOLD = 900.0
 LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
 """The vocabulary and the sequence length for the highest possible cost of a token, if the table does not have them."""
 
-SIZES, TOKENS, RATIOS, BATCHES = (1e3, 1e13), (0.0, 1e15), (1e-2, 1e5), (1, 3e8)
-"""Plausible N, training tokens, training tokens per parameter, and tokens per step. The largest language models have an
-N of about 1e12 and about 5e13 tokens."""
+SIZES, TOKENS, RATIOS, BATCHES = (1e4, 1e13), (1e3, 1e15), (1e-2, 1e5), (1, 3e8)
+"""Plausible N, tokens and tokens per parameter at the end of a run, and tokens per step. The largest language models
+have an N of about 1e12 and about 5e13 tokens."""
 
 COUNTED = "routelaws convert --set counted_embeddings={} states it"
 """How to state what N and P count."""
@@ -205,13 +205,16 @@ def _shown(value: float) -> str:
 
 def _implausible(numbers: Numbers) -> list[str]:
     """Return remarks on sizes that no language model has."""
+    import pandas
+
     size, tokens = numbers("dense_parameter_count"), training_tokens(numbers.frame)
-    ratio = (tokens / size)[tokens > 0]
+    ends = pandas.DataFrame({"tokens": tokens, "ratio": tokens / size})[tokens > 0]
+    ends = ends.groupby(numbers.frame["hyper_id"].to_numpy()[tokens > 0]).max()
     for name, values, (least, most) in (
         ("dense_parameter_count", size, SIZES),
-        ("tokens", tokens[tokens > 0], TOKENS),
+        ("tokens", ends["tokens"], TOKENS),
         ("tokens per step (batch_size counts sequences)", numbers("batch_size") * numbers("sequence_length"), BATCHES),
-        ("tokens per parameter", [np.max(ratio), np.median(ratio)] if ratio.size else [], RATIOS),
+        ("tokens per parameter", ends["ratio"], RATIOS),
     ):
         for value in (each for each in values if each < least or each > most):
             unit = UNITS.format(f"{name.partition(' ')[0]}=UNIT")

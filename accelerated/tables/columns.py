@@ -29,14 +29,15 @@ class CheckedColumns:
         """Return a column as texts [n] without outer spaces; all empty if missing."""
         return np.array([cell.strip() for cell in self.cells.get(name, [""] * len(self.rows))])
 
-    def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None) -> np.ndarray:
-        """Return a column as numbers, NaN for blanks, with a problem for every cell out of range.
+    def number(self, name: str, least=-np.inf, above=-np.inf, most=np.inf, blank=False, where=None, needed=""):
+        """Return a column as numbers [n], NaN for blanks, with a problem for every cell out of range.
 
         Args:
             name: name of the column; all blank if missing.
             least, above, most: a number must be at least `least`, above `above` and at most `most`.
             blank: whether a cell may be blank.
             where: [n] bool, the rows to check; None for all.
+            needed: words on the range for messages; made from the range if empty.
         """
         cells = self.cells.get(name, [""] * len(self.rows))
         values, wrong = to_numbers(cells, UNITS_OF.get(name))
@@ -48,19 +49,15 @@ class CheckedColumns:
         bad, slip = (bad, slip) if where is None else (bad & where, slip & where)
         limits = [f"above {above:g}"] * (above > -np.inf) + [f"at least {least:g}"] * (least > -np.inf)
         limits += [f"at most {most:g}"] * (most < np.inf)
-        needed = ", ".join(["a number", *[" and ".join(limits)] * bool(limits), *["or blank"] * blank])
+        needed = needed or ", ".join(["a number", *[" and ".join(limits)] * bool(limits), *["or blank"] * blank])
         self.problems.add_each(bad, self.rows, name, lambda i: cells[i], needed)
         self.problems.add_each(slip, self.rows, name, lambda i: cells[i], f"a number from {low:g} to {high:g}")
         return np.where(bad | slip, np.nan, values)
 
     def share(self, name: str, where=None) -> np.ndarray:
         """Return a column of shares as numbers, NaN for blanks, with a problem for every other cell."""
-        cells = self.cells[name]
-        values, wrong = to_numbers(cells)
-        bad = (wrong | (values < 0) | (values > 1)) & (True if where is None else where)
         needed = "a share from 0 to 1 (a percentage divided by 100), or blank"
-        self.problems.add_each(bad, self.rows, name, cells.__getitem__, needed)
-        return np.where(bad, np.nan, values)
+        return self.number(name, least=0, most=1, blank=True, where=where, needed=needed)
 
 
 def size_label(parameters: int) -> str:

@@ -39,11 +39,11 @@ from .columns import ranges
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_headers
 from .identity import BY_ROW
-from .log import RUN, STEP
-from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column, to_numbers
+from .log import RUN
+from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column
 from .sources import Source, check_names, configured, sources_of, with_loss
 from .table import CONVERTED, SOURCE, listed, numbered, read_table
-from .units import SIZES, UNITS_OF
+from .units import SIZES
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """Units of a loss: nats or bits per token, or perplexity."""
@@ -118,16 +118,16 @@ def convert_runs(
         name, _, old = next(iter(unused)).partition(":")
         raise InputError(f"--map {name}:{old}={unused[f'{name}:{old}']}: no cell of column {name} is {old or 'blank'}")
     if len(sources) == 1:
-        cells, remarks = converted[0]
+        cells, remarks, frame = converted[0]
     else:
         names = [source.name for source in sources]
-        told = once((name, source_remarks) for name, (_, source_remarks) in zip(names, converted, strict=True))
+        told = once((name, source_remarks) for name, (_, source_remarks, _) in zip(names, converted, strict=True))
         remarks = [
             f"{'every table' if len(set(names_of)) == len(names) else in_short(names_of)}: {remark}"
             for remark, names_of in told.items()
         ]
-        cells, renumbered = _joined(names, [cells for cells, _ in converted])
-        cells, _ = _checked(", ".join(names), out, cells)
+        cells, renumbered = _joined(names, [cells for cells, *_ in converted])
+        cells, frame = _checked(", ".join(names), out, cells)
         remarks += renumbered
     cells, changed = _harmless(cells)
     _write(out, cells)
@@ -135,17 +135,14 @@ def convert_runs(
     for name in (name for name in cells if name.startswith("loss_")):
         if rows := [f"row {row}" for row, cell in enumerate(cells[name], 1) if cell.strip() in NAN]:
             remarks.append(f"{name}: NaN in {in_short(rows)} of the table; laws leave out a run whose last loss is NaN")
-    return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(cells))
+    return Converted(len(cells["hyper_id"]), len(set(cells["hyper_id"])), remarks, _ranges(frame))
 
 
-def _ranges(cells: dict[str, list[str]]) -> str:
-    """Return the smallest and the largest N, E, tokens and losses in words."""
-    import pandas
-
-    numbers = {name: to_numbers(cells[name], UNITS_OF.get(name))[0] for name in cells if bounds_of(name)}
-    numbers["tokens"] = training_tokens(pandas.DataFrame(numbers))
-    names = ("dense_parameter_count", "num_experts", "tokens", *(name for name in cells if name.startswith("loss_")))
-    return ranges({name: numbers[name] for name in names})
+def _ranges(frame) -> str:
+    """Return the smallest and the largest N, E, tokens and losses of a results table in words."""
+    frame = frame.assign(tokens=training_tokens(frame))
+    names = ("dense_parameter_count", "num_experts", "tokens", *frame.filter(regex="^loss_"))
+    return ranges({name: frame[name].to_numpy() for name in names})
 
 
 def parse_pairs(items, flag: str) -> dict[str, str]:
@@ -184,8 +181,8 @@ def _check_request(out: Path, columns: dict, constants: dict, loss_unit: str | N
 
 def _converted(
     source: Source, out: Path, columns, constants, loss_unit: str, keep, values: dict, unused: dict, units
-) -> tuple[dict, list[str]]:
-    """Return the cells of a source as a results table, and remarks.
+) -> tuple:
+    """Return the cells of a source as a results table, remarks, and the table as read.
 
     `unused` is a copy of `values`, and the function removes the entries that match a cell.
     """
@@ -195,31 +192,29 @@ def _converted(
     keep = [name for name in keep if name in source.cells]
     cells, dropped = _renamed(source.cells, columns, keep)
     if not cells:
-        there = ", ".join(dropped)
-        raise InputError(
-            f"{source.name}: has no column of a results table; available: {there}; map some with --columns"
-        )
+        there = f"available: {', '.join(dropped)}; map some with --columns"
+        raise InputError(f"{source.name}: has no column of a results table; {there}")
     remarks, table = [*source.remarks], Cells(source.name, cells, constants)
     table.at, table.headers = source.at, columns
     table.dropped = {name: source.cells[name] for name in dropped}
-    if name := name_column(dropped):
-        table.names = source.cells[name]
-    dropped = [each for each in dropped if each != name]
-    dropped = [name for name in dropped if not (source.is_log and name == STEP)]  # the user's step replaces it
-    if dropped:
-        remarks.append(
-            f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
-        )
-    remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, loss_unit)
+    name = name_column(dropped)
+    table.names = source.cells.get(name, [])
+    replaced = [f"{each} (by {columns[each]})" for each in dropped if each in columns]
+    remarks += [f"replaced, by --columns: {in_short(replaced)}"] * bool(replaced)
+    dropped = [each for each in dropped if each != name and each not in columns]
+    gone = f"dropped, because a results table has no such column: {in_short(dropped, 12)} (--keep keeps some)"
+    remarks += [gone] * bool(dropped)
+    remarks += check_headers(source.name, {name: columns.get(name, name) for name in cells}, dropped, loss_unit)
     try:
         replace_cells(table, values, unused)
         apply_units(table, units)
         derive(table)
         to_nats(table, loss_unit)
-        cells, remark = _checked(source.name, out, table.cells)
+        cells, frame = _checked(source.name, out, table.cells)
     except InputError as error:
         raise InputError(*_located(str(error), table.at).split("\n")) from None
-    return cells, remarks + table.remarks + [_located(text, table.at) for text in remark]
+    told = [_located(text, table.at) for text in frame.attrs["remarks"]]
+    return cells, remarks + table.remarks + told, frame
 
 
 def _located(message: str, at: list[str]) -> str:
@@ -246,8 +241,8 @@ def _joined(names: list[str], tables: list[dict[str, list[str]]]) -> tuple[dict,
     return joined, remarks
 
 
-def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the cells of a valid results table without repeated rows, and the remarks of `read_table`."""
+def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple:
+    """Return the cells of a valid results table without repeated rows, and the frame of `read_table`."""
     used = [column for column in cells if any(cell.strip() not in BLANK for cell in cells[column])]
     order = [name for name in TABLE_COLUMNS if name in used] + [name for name in used if name not in TABLE_COLUMNS]
     rows = list(zip(*(cells[column] for column in order), strict=True))
@@ -255,7 +250,7 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         with tempfile.TemporaryDirectory() as folder:
             temporary = Path(folder, "table.csv.gz" if out.suffix == ".gz" else "table.csv")
             write_atomically(temporary, _packed(order, rows, out))
-            remarks = read_table(temporary).attrs["remarks"]
+            frame = read_table(temporary)
     except InputError as error:
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? (\w+).* (?:is|are) missing; needed", told)
@@ -269,9 +264,9 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple[dict[st
         raise InputError(*told.split("\n")) from None
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
-    if remarks:
+    if frame.attrs["remarks"]:
         rows = list(dict.fromkeys(rows))
-    return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, remarks
+    return {column: list(values) for column, values in zip(order, zip(*rows, strict=True), strict=True)}, frame
 
 
 def _harmless(cells: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:

@@ -106,4 +106,4 @@ def routing_options_of(text: str | None) -> dict:
 
 def _options(text: str | None) -> dict[str, str]:
     kinds = {"activation": ACTIVATIONS, "positions": POSITIONS, "norm": NORMS}
-    return {kind: word for word in (text or "").split() for kind, words in kinds.items() if word in words}
+    return {kind: word for word in (text or "").casefold().split() for kind, words in kinds.items() if word in words}

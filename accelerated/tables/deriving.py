@@ -21,14 +21,22 @@ from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
 _SHAPES = {
-    "FFN width": r"(?<![a-z])(d_?ff|d_?inner|(ffw?n?|feed_?forward|mlp|intermediate|inner|expert)_?(hidden_?)?"
-    r"(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
+    "FFN width": r"(?<![a-z])([dn]_?(ffn?|inner)|d_?(expert|mlp|moe)|dim_?feed_?forward|(ffw?n?|feed_?forward|mlp"
+    r"|intermediate|inner|expert)_?(hidden_?)?(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
     "shared experts": "shared?_?expert",
     "dense layers": "first_?k_?dense|dense_?(layers|blocks)",
     "num_heads": "kv_?heads|key_?value_?heads|query_?groups",
     "kqv_size": "head_?(dim|size)|d_?head|kv_?channels",
 }
 """{fact of a shape: header of a column that may contradict what counts assume}."""
+_ACTIVATION = r"^model_options$|act(ivation)?([ _]?(fn|func(tion)?))?$|(ffn?|mlp)[ _]?(type|kind)$"
+_YES, _NO = ("true", "1", "1.0", "yes", "y", "t"), ("false", "0", "0.0", "no", "n", "f", "none")
+_DENSE = {
+    r"((is|use|has)_?)?(moe|routed|sparse)|router_type": _NO,
+    "(is_?)?dense": _YES,
+    "((model|arch(itecture)?|ffn|mlp)_?)?(type|kind|variant)|arch(itecture)?|model": ("dense",),
+}
+"""{header of a column: its cells that mean dense}."""
 _WIDTH = 0.15
 """Tolerated relative deviation of a width. A width of 8/3 d_model instead of 3 d_model deviates by 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
@@ -61,6 +69,8 @@ def derive(table: Cells) -> None:
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
     _tell_of_dense(table)
+    several = [i for i in np.flatnonzero(table.number("k") > 1) if table.cells["router_type"][i] == DENSE]
+    table.fill("k", dict.fromkeys(several, "1"), "1, since router_type is Dense")
     _runs(table)
     _drop_schedule(table)
     _steps(table)
@@ -100,7 +110,21 @@ def _router(table: Cells) -> None:
 
 
 def _tell_of_dense(table: Cells) -> None:
+    """Remark on names of routers that may mean dense.
+
+    Raises:
+        InputError: another column says that a row with several experts is dense.
+    """
     experts, routers = table.number("num_experts"), table.cells["router_type"]
+    for name, cells in ({"router_type": routers} | table.dropped).items():
+        header = re.split("[./]", name)[-1]
+        means = next((means for each, means in _DENSE.items() if re.fullmatch(each, header, re.IGNORECASE)), ())
+        for i in np.flatnonzero(experts > 1):
+            if cells[i].strip().casefold() in means and routers[i] != DENSE:
+                raise InputError(
+                    f"{table.runs}: row {i + 1}: {name} is {cells[i]}, but num_experts is {experts[i]:g}; a dense run"
+                    f" has 1 expert; correct num_experts, or delete the column {name} if the run is routed"
+                )
     for router in dict.fromkeys(routers):
         counts = [experts[i] for i, cell in enumerate(routers) if cell == router]
         if router not in (*BLANK, *ROUTER_TYPES.values()) and all(number == 1 for number in counts):
@@ -189,7 +213,7 @@ def _fill_counts(table: Cells) -> None:
     table.fill("kqv_size", {i: str(int(width[i] / heads[i])) for i in split}, "d_model / num_heads")
     numbers = {name: [None if math.isnan(x) else x for x in table.number(name).tolist()] for name in INPUTS}
     for name in WORDS:
-        numbers[name] = table.cells.get(name, [""] * table.rows)
+        numbers[name] = [text.casefold() for text in table.cells.get(name, [""] * table.rows)]
     _fill_sizes_of_dense(table, numbers)
     of_n, of_all = _not_counted(table, numbers)
     sizes = table.number("dense_parameter_count").tolist()
@@ -230,15 +254,18 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
     ]
     for name, cells in (table.cells | table.dropped).items():
         fact = next((fact for fact, header in _SHAPES.items() if re.search(header, name, re.IGNORECASE)), None)
-        shares: dict[float, int] = {}
+        for i, text in enumerate(cells) if re.search(_ACTIVATION, name, re.IGNORECASE) else ():
+            if re.search("glu|silu|swish", text, re.IGNORECASE) and "swiglu" not in numbers["model_options"][i]:
+                of_n[i] = f"{name} is {text}, but counts assume gelu; --set model_options=swiglu counts three matrices"
+        shares, of_dense = dict[float, int](), dict[float, int]()
         for i in np.flatnonzero(to_numbers(cells)[0] > 0) if fact and name not in TABLE_COLUMNS else ():
             value, expected = float(cells[i]), assumed[fact][i]
             width, granularity = numbers["d_model"][i], numbers["granularity"][i]
             if re.search("ratio|mult|factor", name, re.IGNORECASE):
                 value *= width or math.nan
             routed, of_experts = table.cells["router_type"][i] != DENSE, fact in ("shared experts", "dense layers")
-            if fact == "FFN width" and routed and width and not granularity:
-                shares[value / width] = i
+            if fact == "FFN width" and width and not granularity:
+                (shares if routed else of_dense)[value / width] = i
             narrow = (granularity or 1) if fact == "FFN width" else 1  # the width may be that of a narrow expert
             off = expected is not None and all(abs(value * n - expected) > _WIDTH * expected for n in (1, narrow))
             if off and (routed or not of_experts):
@@ -249,6 +276,13 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
                 f"{table.runs}: {name} is {min(shares):g} d_model in row {shares[min(shares)] + 1} and {max(shares):g} "
                 f"d_model in row {shares[max(shares)] + 1}, so experts are of several widths; state granularity, "
                 "narrow_experts and narrow_k"
+            )
+        widest = max(shares, default=0.0)
+        usual = min([assumed[fact][shares[widest]] / numbers["d_model"][shares[widest]], *of_dense]) if shares else 0
+        if usual > 1.6 * widest:
+            table.remarks.append(
+                f"{name}: experts have the width {widest:g} d_model, and dense FFNs {usual:g} d_model; if num_experts "
+                "and k count narrow experts, state granularity, narrow_experts and narrow_k"
             )
     return of_n, of_all | of_n
 

@@ -14,7 +14,7 @@ from .log import PARTS
 from .schema import shorten, to_numbers
 from .units import SIZES, UNITS_OF, amount, written_out
 
-_UNIT = re.compile(
+_SCALE = (
     r"(?!^.$)(^|[ _./\-(\[{])[kmbgtpez](?![a-z])"  # params (M), params_b, tokens in M, M params
     r"|(?<![a-z])[kmbgt](?=tok|param)"  # Mparams
     r"|(?<![a-z])(thousand|million|mln|billion|bn|trillion)s?(?![a-z])"
@@ -22,33 +22,43 @@ _UNIT = re.compile(
     r"|(kilo|mega|giga|tera|peta|exa|zetta|(?<![a-z])[kmgtpez])[ _-]?flop"
     r"|(?<![a-z])pf((?![a-z])|days)|(?<![a-z])(day|hour)s?(?![a-z])|flops?[ _]*(/|per)[ _]*s(ec(ond)?s?)?(?![a-z])"
     r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])|(?<![a-z])macs?(?![a-z])|flops?[ _-]*(/|per)[ _-]*tok"
-    r"|^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch)",  # 2048 is a unit, too
-    re.IGNORECASE,
 )
+_COUNTED = (
+    r"(?P<counted>^(?!.*(tok|flop|param)).*(sample|sequence|example|iteration|step|batch))"  # 2048 is a unit, too
+)
+_UNIT = re.compile(f"{_SCALE}|{_COUNTED}", re.IGNORECASE)
 
 _OTHER_LOSS = r"bpb|bpc|(?<![a-z])((per)?(byte|char(acter)?|word)s?|sum|total)(?![a-z])"
 _LOSS_UNIT = (
     _OTHER_LOSS + r"|(?<![a-z])(bits?|bp[td]|ppl?x?|perp(lexity)?|exp|(log|base)[ _-]?(2|10)(?!\d)"  # units
     r"|acc(uracy)?|bleu\d?|rouge[\dl]?|score|f1|em|mse|percent(age)?|pct"  # other quantities
-    r"|std(dev|err)?|stderr|var(iance)?|delta|diff(erence)?|gain|relative|aux(iliary)?|balanc(e|ing)|z|lr)(?![a-z])|%"
+    r"|std(dev|err)?|stderr|var(iance)?|delta|diff(erence)?|gain|relative|aux(iliary)?|balanc(e|ing)|z|lr|vs)(?![a-z])|%"
 )
 
 
+_RATIO = r"sparsity|ratio|fraction|e ?/ ?(k|top_?k)"
 _PART = r"per[ _-]?(device|gpu|rank|worker|node|tok(en)?)|log\d*"
+_EMBEDDED = "(with|incl(uding|uded|usive|\\.)?|plus|w/)[ _-]*(the[ _-])?emb\\w*"
+_WITHOUT = "without the embedding, or counted_embeddings"
 _MEANINGS = {
     "loss_validation": (PARTS[0], "the loss on held-out text"),
-    "dense_parameter_count": ("total|all|log\\d*", "parameters with one expert, without the embedding"),
-    "num_experts": (f"{_PART}|total|active|shared", "the experts of a layer on all devices"),
-    "batch_size": (f"{_PART}|micro|local|tok(en)?s?", "the sequences of a step on all devices"),
+    "dense_parameter_count": (f"total|all|log\\d*|{_EMBEDDED}", f"parameters with one expert, {_WITHOUT}"),
+    "total_parameter_count": (f"active|log\\d*|{_EMBEDDED}", f"parameters with all experts, {_WITHOUT}"),
+    "num_experts": (f"{_PART}|total|active|shared|{_RATIO}", "the experts of a layer on all devices"),
+    "k": (f"{_RATIO}|total", "the experts of a token"),
+    "batch_size": (f"{_PART}|micro|local|tok(en)?s?|{_SCALE}", "the sequences of a step on all devices"),
+    "step": (_SCALE, "single steps"),
+    **dict.fromkeys(("sequence_length", "vocab_size"), (_SCALE, "single tokens")),
 }
 """{column: (texts of headers of other quantities, what the column has)}."""
 
 
-def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
+def check_headers(path, headers: dict[str, str], others: list[str], unit: str | None) -> list[str]:
     """Return remarks on headers that seem to name another loss or another count.
 
     Args:
         headers: {column of the table: column of the file}.
+        others: the columns of the file without a place in the table.
         unit: the stated unit of losses; None if not stated.
 
     Raises:
@@ -73,11 +83,19 @@ def check_headers(path, headers: dict[str, str], unit: str | None) -> list[str]:
     for name, (quantity, meaning) in _MEANINGS.items():
         if re.search(rf"(?<![a-z])({quantity})(?![a-z])", headers.get(name, ""), re.IGNORECASE):
             remarks.append(f"{name}: {shorten(headers[name])} seems to be another quantity; needed: {meaning}")
+    held_out = [name for name in others if re.search("loss", name, re.IGNORECASE) and _is_held_out(name)]
+    if held_out and "loss_validation" in headers and not _is_held_out(headers["loss_validation"]):
+        used = shorten(headers["loss_validation"])
+        remarks.append(f"loss_validation: is the column {used}, although there is also {shorten(held_out[0])}")
     return remarks
 
 
+def _is_held_out(name: str) -> bool:
+    return bool(re.search(rf"(?<![a-z])({PARTS[1]})(?![a-z])", name, re.IGNORECASE))
+
+
 def apply_units(table: Cells, units: dict[str, str]) -> None:
-    """Multiply the plain numbers of columns of sizes by their units.
+    """Multiply the plain numbers of columns of sizes by their units, and 5M samples by the tokens of a sample.
 
     Args:
         units: {column of the table: unit of its numbers, or a number}; 1 leaves the numbers unchanged.
@@ -85,23 +103,28 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
     Raises:
         InputError: a unit is not known, or headers look like units that are not stated.
     """
-    scales, plain = {name: _scale(name, unit) for name, unit in units.items()}, {}
+    scales, plain, letters, headers = {name: _scale(name, unit) for name, unit in units.items()}, {}, {}, {}
     for name in (name for name in SIZES if name in table.cells):
-        numbers, _ = to_numbers(table.cells[name])
+        header = table.headers.get(name, name)
+        match, letters[name] = _UNIT.search(header), {"": 1.0}
+        if match and match["counted"]:  # 5M samples are 5M times the unit, but 20B stay 20B under "tokens (B)"
+            letters[name] = {letter: size for letter, size in UNITS_OF[name].items() if len(letter) < 2}
+        numbers, _ = to_numbers(table.cells[name], letters[name])
         plain[name] = np.flatnonzero(np.isfinite(numbers) & (numbers > 0))
-    headers = {name: table.headers.get(name, name) for name, rows in plain.items() if rows.size and name not in units}
-    if doubtful := {name: shorten(header) for name, header in headers.items() if _UNIT.search(header)}:
+        if match and plain[name].size and name not in units:
+            headers[name] = shorten(header)
+    if headers:
         raise InputError(
-            f"{table.runs}: {' and '.join(doubtful.values())}: the header seems to name a unit; state it with "
-            f"--unit {' '.join(f'{name}=UNIT' for name in doubtful)}: a unit, such as M, the tokens of a "
+            f"{table.runs}: {' and '.join(headers.values())}: the header seems to name a unit; state it with "
+            f"--unit {' '.join(f'{name}=UNIT' for name in headers)}: a unit, such as M, the tokens of a "
             "sample, or 1 for whole counts (a rate, a time or bytes is no count)"
         )
     for name, rows in plain.items():
         cells, scale = table.cells[name], scales.get(name, 1.0)
         if scale != 1 and rows.size:
-            first = cells[rows[0]].strip()
+            first, scaled = cells[rows[0]].strip(), {letter: size * scale for letter, size in letters[name].items()}
             for i in rows:
-                cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), {"": scale}))
+                cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), scaled))
             example = f"such as {first} as {cells[rows[0]]}{in_rows(len(rows), table.rows)}"
             table.remarks.append(f"{name}: multiplied by {scale:g}, the stated unit, {example}")
 

@@ -35,7 +35,9 @@ _ENDED = {
 }  # fmt: skip
 
 
-_CONTINUED = r"(^|[/_ .-])((checkpoint|ckpt|step|iter|epoch|part)[-_ =]?\d+k?|(resum|restart|cont)(inu)?e?d?\d*)$"
+_CONTINUED = (
+    r"((^|[/_ .-])((checkpoint|ckpt|step|iter|epoch|part|tokens)[-_ =]?\d+[kmbt]?|(resum|restart|cont)(inu)?e?d?\d*))+$"
+)
 """The end of a name of a checkpoint or of a continued run."""
 _UNNAMED = "a run without a name"
 BY_ROW = "--columns hyper_id=row makes each row a run"

@@ -62,6 +62,10 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 NAME_COLUMNS = ("run", "run_name", "name", "Name")
 """Text columns with the names of runs in users' tables; messages show the first existing column."""
+TEXTS_OF_LOSSES = (
+    r"(.*[./])?((eval|val(id(ation)?)?|test|dev)[ _-]?(data[ _-]?)?(set|corpus|text|domain|source)|tokeni[sz]er)"
+)
+"""The header of a column with the text of a loss, or with its tokenizer, in users' tables."""
 
 OBJECTIVES = ("causal", "masked")
 """The values of `configuration.OBJECTIVES`, repeated here to read tables without JAX."""
@@ -313,7 +317,7 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
       repetition. Otherwise it contradicts the earlier row.
     * Dense has one expert, because a law reads a dense run as E = 1. A routed run has k at most E, a share of routed
       blocks above 0, and no flop_increase (an option of dense models).
-    * P counts all parameters and N a part of them, so P is at least N.
+    * P counts all parameters and N a part of them, so P is at least N, and above N if a token does not use all experts.
 
     Args:
         rows: [n] the number of each row in the file.
@@ -347,17 +351,16 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
 
     column = functools.partial(column_or_nan, frame)
     experts, narrow = column("num_experts"), column("k") * np.nan_to_num(column("granularity"), nan=1.0)
+    more = column("total_parameter_count") - column("dense_parameter_count")
+    routed = ~dense & (experts > 1) & (column("k") != experts)
     checks = [
         ("num_experts", dense & (experts != 1), "1, since router_type is Dense"),
         ("k", ~dense & (column("k") > experts), "at most num_experts"),
         ("k", np.abs(narrow - np.round(narrow)) > 1e-6, "a whole number, or a multiple of 1/granularity"),
         ("routing_frequency", ~dense & (column("routing_frequency") == 0), "above 0, since the run is routed"),
         ("flop_increase", ~dense & (column("flop_increase") > 1), "1, since the run is routed"),
-        (
-            "total_parameter_count",
-            column("total_parameter_count") < column("dense_parameter_count"),
-            "at least dense_parameter_count",
-        ),
+        ("total_parameter_count", more < 0, "at least dense_parameter_count"),
+        ("total_parameter_count", routed & (more == 0), "above dense_parameter_count, since the run is routed"),
     ]
     for name, mask, needed in checks:
         _name(frame, name, mask, needed, rows, problems)

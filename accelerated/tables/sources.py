@@ -26,13 +26,15 @@ from .log import (
     put_together,
 )
 from .reading import cut_short, read_cells
-from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, name_column
+from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, TEXTS_OF_LOSSES, name_column
 from .table import SOURCE, check_once, named
 from .trackers.kinds import read_piece
 
 _OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
 """The name of a part of a run: moe8/train, moe8_val."""
 _SUMMARY = r"(grand[ _-])?(total|sum|mean|average|avg|median|std|stdev|min|max|summary)s?\W*"
+_TEXTS = "data[ _-]?set|corpus|domain|subset|task|benchmark"
+"""The header of a column with the text of a loss, if it changes within a run, or with the training text."""
 _YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 
 
@@ -174,7 +176,11 @@ def _parts(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> None:
-    """Raise `InputError` if names of runs or another column say that a loss is of training and of validation."""
+    """Take losses of training out of loss_validation, and add remarks on losses of several texts.
+
+    Raises:
+        InputError: names of runs or another column say that a loss is of training and of validation.
+    """
     runs = source.cells.get(name_of_runs(source.cells, columns), ())
     for loss in losses:
         pairs = zip(runs, source.cells[loss], strict=False)
@@ -187,6 +193,17 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
             pairs = zip(source.cells[name], source.cells[loss], strict=True)
             texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
             parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in PARTS]
+            if all(parts) and len(parts[1]) == 1 and loss == columns.get("loss_validation", "loss_validation"):
+                pairs = zip(source.cells[name], source.cells[loss], strict=True)
+                source.cells[loss] = ["" if text.strip() in parts[0] else cell for text, cell in pairs]
+                source.remarks.append(f"{loss}: left out in rows of {in_short(parts[0])}, by the column {name}")
+                continue
+            changes = re.fullmatch(_TEXTS, name, re.IGNORECASE) and _varies(source.cells, name, columns)
+            if len(texts) > 1 and (changes or re.fullmatch(TEXTS_OF_LOSSES, name, re.IGNORECASE)):
+                source.remarks.append(
+                    f"{loss}: of several {name} ({in_short(texts)}), so losses cannot be compared; --keep {name} and"
+                    " choose one by --rows"
+                )
             named = any(re.fullmatch(f"(is[ _-]?)?({part})", name, re.IGNORECASE) for part in PARTS)
             if named and {text.casefold() for text in texts} in _YES_AND_NO and _varies(source.cells, name, columns):
                 parts = [["rows with " + text] for text in texts]

@@ -145,7 +145,8 @@ def _check_columns(path, names) -> None:
 def _plain_part(text: Text) -> _Part | None:
     """Return the rows and columns of a table, read by pandas; None if only the careful reader can read it."""
     data = text.rows.encode()
-    if not text.names or b'"' in data or not _even(np.frombuffer(data, np.uint8), len(text.names)):
+    special = any(word in data for word in (b'"', b"rue", b"RUE", b"alse", b"ALSE"))  # pandas reads True as 1
+    if special or not text.names or not _even(np.frombuffer(data, np.uint8), len(text.names)):
         return None
     import pandas
 

@@ -78,6 +78,19 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize(("row", "said"), [
+    ("100,2000,,", ["params: 100 is implausible; needed: 10000 to 1e+13"]),
+    ("1e8,2e9,1.2,", ["row 1, column flops: '1.2'; needed: 1.2e+18 to 7.114e+18 by 6 N tokens (so in 1 of 1 rows)"]),
+    ("1e8,2e9,4e17,", ["flops: differs in 1 of 1 rows (row 1: 4e+17, but 1.2e+18 to 7.114e+18 by 6 N tokens)"]),
+    ("1e8,2e9,3e18,", []),
+])  # fmt: skip
+def test_numbers_in_other_units_have_a_remark(tmp_path, row, said):
+    told = read_accuracies(write(tmp_path, f"params,tokens,flops,acc_quiz\n{row}0.5\n")).remarks
+    assert [
+        text.partition(";")[0] if said == [] else text[: len(said[0])] for text in told if "6 ·" not in text
+    ] == said
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_wrong_is_named(tmp_path, case):
     text, message = BAD[case]

@@ -108,6 +108,14 @@ def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     assert frame["loss_validation"].tolist() == pytest.approx([row["val_loss"] for row in rows], rel=1e-14)
 
 
+def test_a_namesake_of_a_column_that_is_named_is_replaced_and_dense_runs_have_one_expert_per_token(converted):
+    rows = [row | {"num_experts": 7, "k": 2} for row in make_runs() if row["E"] != 2]
+    frame, remarks = converted(rows, MAP, {"router_type": "Hash"})
+    assert set(frame["k"][frame["router_type"] == "Dense"]) == {1} and set(frame["k"]) == {1, 2}
+    assert "k: 1, since router_type is Dense, in 6 of 30 rows" in remarks
+    assert "replaced, by --columns: num_experts (by E)" in remarks
+
+
 def test_perplexity_of_one_or_less_is_no_loss(save, tmp_path):
     rows = make_runs()
     rows[4]["val_loss"], rows[9]["val_loss"] = 1.0, "nan?"
@@ -310,7 +318,9 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
 
 @pytest.mark.parametrize(
     ("column", "widths", "refused"),
-    [("d_ff", (2048, 1024, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
+    [("d_expert", (2048, 512, 2048, 2048), True), ("n_inner", (2048, 512, 2048, 2048), True),
+     ("d_ff", (2048, 1024, 2048, 2048), False),
+     ("n_expert", (2048, 512, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
      ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
      ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None),
      ("first_k_dense_replace", ("", 1, "", ""), None), ("num_kv_heads", (8, 2, 8, 8), True),
@@ -333,13 +343,62 @@ def test_a_shape_with_another_fact_is_not_counted(converted, save, tmp_path, col
                remark for remark in remarks)  # fmt: skip
 
 
-def test_experts_of_several_widths_without_a_granularity_are_refused(save, tmp_path):
+def test_experts_of_several_widths_without_a_granularity_are_refused(converted, save, tmp_path):
     rows = [row | {"d_ff": width, "dense_parameter_count": 5e6, "total_parameter_count": 5e7}
             for row, width in zip(shaped(), (2048, 2048, 512, 2048), strict=True)]  # fmt: skip
     with pytest.raises(InputError, match="d_ff is 1 d_model in row 3 and 4 d_model in row 4, .*; state granularity"):
         convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
     rows = [row | {"granularity": 2048 / row["d_ff"]} for row in rows]
     assert convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"}).rows == 4
+
+    rows = shaped(dense_parameter_count=5e6)
+    said = "d_ff: experts have the width 1 d_model, and dense FFNs 4 d_model; if num_experts"
+    for dense, there in ((2048, True), (512, False)):
+        rows = [row | {"d_ff": dense if row["num_experts"] == 1 else 512} for row in rows]
+        assert any(said in remark for remark in converted(rows, {"hyper_id": "name"})[1]) == there
+
+
+@pytest.mark.parametrize(
+    "header, cell", [("activation", "SwiGLU"), ("config.hidden_act", "silu"), ("mlp_type", "geglu")]
+)
+def test_three_matrices_of_an_ffn_are_stated(converted, save, tmp_path, header, cell):
+    rows = [row | {header: cell} for row in shaped()]
+    with pytest.raises(
+        InputError, match=f"row 1: {header} is {cell}, but counts assume gelu; --set model_options=swig"
+    ):
+        convert_runs(save(rows), tmp_path / "t.csv", {"hyper_id": "name"})
+    frame, _ = converted(rows, {"hyper_id": "name"}, {"model_options": "SwiGLU"})
+    assert set(frame["dense_parameter_count"]) == {count(512, 8, 8, 64, activation="swiglu").dense_parameters}
+    rows = [row | {header: "GELU"} for row in shaped()]
+    assert set(converted(rows, {"hyper_id": "name"})[0]["dense_parameter_count"]) == {SIZES["25M"].dense_parameters}
+
+
+@pytest.mark.parametrize(
+    ("header", "cell", "refused"),
+    [("is_moe", False, True), ("config/use_moe", 0, True), ("moe", "True", False), ("model_type", "dense", True),
+     ("attention_type", "dense", False), ("is_dense", "yes", True), ("router_type", "False", True)],
+)  # fmt: skip
+def test_a_dense_run_with_several_experts_is_refused(converted, save, tmp_path, header, cell, refused):
+    rows = [row | {header: cell} if row["E"] == 4 else row | {header: "Top-K"} for row in make_runs()]
+    constants = {} if header == "router_type" else {"router_type": "Top-K"}
+    if not refused:
+        assert (converted(rows, MAP, constants)[0]["router_type"] == "Dense").sum() == 6
+        return
+    with pytest.raises(InputError, match=f"row 5: {header} is {cell}, but num_experts is 4; a dense run has 1 expert"):
+        convert_runs(save(rows), tmp_path / "t.csv", MAP, constants)
+
+
+def test_losses_of_several_texts_are_remarked_on(converted):
+    for header, texts, said in (("eval_set", "c4 pile wiki", True), ("dataset", "c4 pile wiki", False),
+                                ("tokenizer", "gpt2 gpt2 llama", True),
+                                ("val_dataset", "c4 c4 c4", False), ("notes", "a b c", False)):  # fmt: skip
+        rows = [row | {header: texts.split()[min(row["E"], 3) - 1]} for row in make_runs()]
+        remarks = converted(rows, MAP, {"router_type": "Hash"})[1]
+        assert any(f"val_loss: of several {header} (" in remark for remark in remarks) == said
+    rows = [row | {"dataset": ("c4", "pile")[row["iteration"] == 1000]} for row in make_runs()]
+    assert "val_loss: of several dataset (c4, pile), so losses" in "; ".join(
+        converted(rows, MAP, {"router_type": "Hash"})[1]
+    )
 
 
 def narrow(**more) -> list[dict]:

@@ -106,9 +106,14 @@ def test_of_two_evaluations_at_a_step_the_later_counts_in_a_log_of_one_run():
     assert "at step 40 (row 2), in rows that differ in set; if two" in refused(save("sets.jsonl", *texts), columns)
     split = [{"step": 10, "loss": 3.5, "split": "val"}, {"step": 20, "loss": 3.0, "split": "train"}]
     split += [{"step": 20, "loss": 3.4, "split": "val"}]
-    assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == (
+    found, remarks = converted(save("split.jsonl", *split), {"loss_validation": "loss"})
+    assert found == [(0, 10, 3.5), (0, 20, 3.4)] and "loss: left out in rows of train, by the column split" in remarks
+    split += [{"step": 30, "loss": 3.3, "split": "test"}]
+    said = (
         "split.jsonl: column loss has losses of train and of val, by the column split; delete the rows of all but one"
     )
+    assert refused(save("split.jsonl", *split), {"loss_validation": "loss"}) == said
+    assert refused(save("split.jsonl", *split[:3]), {"loss_c4": "loss"}) == said
     named = [row | {"run": "a"} for row in rows]
     assert converted(save("named.jsonl", *named), columns | {"hyper_id": "run"})[0] == [("a", 20, 3.2), ("a", 40, 3.05)]
 
@@ -207,7 +212,7 @@ def test_losses_of_training_and_validation_in_one_column_are_told_apart_by_a_tex
     rows = [{"step": 10 + i, "loss": 3.5 - i / 10, "phase": (train, other)[i % 2]} for i in range(4)]
     path, columns = save("log.jsonl", *rows), {"loss_validation": "loss"}
     if mixed:
-        assert f"losses of {train} and of {other}, by the column phase" in refused(path, columns)
+        assert [step for _, step, _ in converted(path, columns)[0]] == [11, 13]
         assert len(converted(path, columns | {"hyper_id": "phase"})[0]) == 4
     else:
         assert len(converted(path, columns)[0]) == 4
@@ -409,6 +414,7 @@ def test_a_resumed_run_is_joined_by_its_folder():
     [(["a", "a-resumed", "ab"], "a, a-resumed seem to be one run, by their names; if so, give all one name"),
      (["a/checkpoint-100", "a/checkpoint-200", "b"], "a/checkpoint-100, a/checkpoint-200 seem to be one run"),
      (["step100", "step200"], "step100, step200 seem to be"), (["a_cont2", "a"], "a_cont2, a seem to be"),
+     (["step1000-tokens4B", "step2000-tokens8B"], "step1000-tokens4B, step2000-tokens8B seem to be"),
      (["a-step100", "b-step200", "ab", "a-8", "a-16"], ""), (["a", "a-context"], "")],
 )  # fmt: skip
 def test_names_that_may_be_of_one_run_have_a_remark(names, said):

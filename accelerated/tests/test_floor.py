@@ -113,3 +113,12 @@ def test_runs_far_from_the_law_do_not_choose_the_form(tmp_path):
     errors = [np.mean(form.held_out_size.errors[above] ** 2) for form in (fit, fit.floored)]
     assert errors[0] < errors[1] and fit.floor_helps
     assert "without the smallest, and without runs far from the law)" in " ".join(repr(fits).split())
+
+
+def test_a_fit_with_too_few_runs_near_the_law_has_no_better_form(tmp_path):
+    """The dense runs are in bits. Without these runs there are three numbers of experts, too few for a fit."""
+    size, experts = (v.ravel() for v in np.meshgrid([2e7, 6e7, 2e8, 6e8], [1.0, 4.0, 16.0, 64.0]))
+    loss = 12 * size**-0.08 * (1 + experts) ** -0.05 * np.exp(np.random.default_rng(1).normal(0, 2e-3, size.size))
+    fits = read(write(frame_of(size, experts, loss * np.where(experts == 1, 1 / np.log(2), 1)), tmp_path)).fit()
+    text = " ".join(repr(fits).split())
+    assert fits[0].far.any() and "4 runs are far from the law" in text and "predicts left-out sizes" not in text

@@ -246,7 +246,7 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
 @pytest.mark.parametrize(("arrays", "message"), [
     ({"a": np.zeros((2, 3)), "b": np.zeros((2, 4))}, "needed: arrays of one shape"),
     ({"a": np.zeros((0, 8))}, "needed: arrays of one shape"),
-    ({"expert": np.zeros((1, 2, 2), int), "logits": np.full((1, 2, 8), "a")}, "has logits of type <U1"),
+    ({"expert": np.zeros((1, 2, 2), int), "logits": np.full((1, 2, 8), "a")}, "needed: numbers [n, T, E], with"),
     ({"expert": np.zeros((1, 2, 2), int), "gate": np.zeros((1, 2, 3))}, "has gate of type float64 and shape [1, 2, 3]"),
     ({"expert": np.zeros((1, 2, 2), int), "position": np.zeros(3)}, "has positions of shape [3]"),
     ({"expert": np.zeros((1, 2, 2), int), "token": np.zeros(2)}, "has tokens of type float64"),
@@ -316,6 +316,9 @@ def test_the_command_names_problems_and_shows_loads(design, tmp_path, capsys):
     np.save(tmp_path / "exchanged.npy", case.of.expert)
     exchanged = f"axes: tokens and layers are exchanged: it has {len(ids)} layers of 4 tokens."
     assert exchanged in said(capsys, "--trace", tmp_path / "exchanged.npy", "--model", tmp_path)
+    assert "axes: its axes may be exchanged" in said(capsys, "--trace", tmp_path / "exchanged.npy")
+    np.savez(tmp_path / "exchanged.npz", expert=case.of.expert.swapaxes(0, 1), token=np.array(ids))
+    assert exchanged in said(capsys, "--trace", tmp_path / "exchanged.npz")
     two = tmp_path / "two.json"
     two.write_text(json.dumps([response, {"choices": [response | {"prompt": {"routed_experts": None}}]}]))
     for words, line in (

@@ -1,6 +1,7 @@
 """Units of columns: stated, or an error if a header looks like a unit."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_a_header_that_looks_like_a_unit_is_one_line_with_the_flag(tmp_path, hea
         caught.value
     )
     assert str(caught.value).isprintable() and [path.name for path in tmp_path.iterdir()] == ["own.csv"]
-    converted(tmp_path, D, header, "1B")  # a cell with a unit is clear
+    with pytest.raises(InputError) if header in ("consumed_samples", "seen batches") else nullcontext():
+        converted(tmp_path, D, header, "1B")  # a cell with a unit is clear, if it does not count samples
 
 
 @pytest.mark.parametrize("header", NO_UNITS)
@@ -82,15 +84,35 @@ def test_a_stated_unit_is_applied_and_said(tmp_path, name, header, cell, unit, n
      ("num_experts", "experts_per_gpu", "of a layer"), ("num_experts", "num_local_experts", ""),
      ("num_experts", "experts_per_layer", ""), ("num_experts", "total experts", "of a layer"),
      ("batch_size", "per_device_train_batch_size", "sequences of a step"), ("batch_size", "global_batch_size", ""),
-     ("batch_size", "micro_batch", "sequences of a step"), ("batch_size", "batch_tokens", "sequences of a step")],
+     ("batch_size", "micro_batch", "sequences of a step"), ("batch_size", "batch_tokens", "sequences of a step"),
+     ("batch_size", "batch (M)", "sequences of a step"), ("step", "steps (k)", "single steps"),
+     ("step", "k_steps", "single steps"), ("step", "trainer/global_step", ""),
+     ("sequence_length", "context (k)", "single tokens"),
+     (N, "active params (incl. embeddings)", "or counted_embeddings"), (N, "N_with_emb", "or counted_embeddings"),
+     (N, "N_non_embedding", ""), ("num_experts", "E/k", "of a layer"), ("num_experts", "expansion_rate", ""),
+     ("num_experts", "sparsity (E / top_k)", "of a layer")],
 )  # fmt: skip
 def test_a_header_of_another_quantity_has_a_remark(tmp_path, name, header, said):
-    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3", "batch_size": "8"}
+    cells = {"run": "a", "num_experts": "1", N: "1e7", "loss": "3", "batch_size": "8", "step": "9"}
+    cells["sequence_length"] = "9"
     names = [header if key == name else key for key in cells]
     (tmp_path / "own.csv").write_text("\n".join(map(",".join, (names, cells.values()))))
     columns = {"hyper_id": "run", "loss_validation": "loss"} | {"loss_validation" if name == "loss" else name: header}
     remarks = convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns).remarks
     assert [said in remark for remark in remarks if "another quantity" in remark] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("header", "other", "said"),
+    [("loss", "eval_loss", True), ("lm loss", "lm loss validation", True), ("val_loss", "test_loss", False),
+     ("loss", "evaluate_lossless", False)],
+)  # fmt: skip
+def test_a_loss_beside_a_loss_on_held_out_text_has_a_remark(tmp_path, header, other, said):
+    (tmp_path / "own.csv").write_text(f"run,num_experts,{N},{header},{other}\na,1,1e7,3,3.1\n")
+    remarks = convert_runs(
+        tmp_path / "own.csv", tmp_path / "t.csv", {"hyper_id": "run", "loss_validation": header}
+    ).remarks
+    assert (f"loss_validation: is the column '{header}', although there is also '{other}'" in remarks) == said
 
 
 @pytest.mark.parametrize(

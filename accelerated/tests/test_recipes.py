@@ -117,6 +117,7 @@ def test_a_table_of_runs_is_fitted(tmp_path):
     assert values["rate N"] == pytest.approx(-0.3, abs=0.01) and values["batch D"] == pytest.approx(0.45, abs=0.01)
     routed = frame_of(runs["active"], np.full(405, 8.0), 0.9 * runs["losses"], **columns)
     routed["hyper_id"] += 405
+    routed["total_parameter_count"] *= 4
     pandas.concat([pandas.read_csv(path), routed]).to_csv(tmp_path / "both.csv", index=False)
     assert json.loads(ran("recipe", "--fit", tmp_path / "both.csv", "--json")[1])["groups"] == 18
     other, narrow = (json.loads(ran("recipe", "--fit", path, *more, "--json")[1]) for more in (

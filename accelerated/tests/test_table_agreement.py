@@ -116,6 +116,7 @@ IMPLAUSIBLE = (
     {DENSE: N * 1e6, TOTAL: "", "tokens": "", "batch_size": ""},
     {DENSE: N * 1e6, TOTAL: "", "batch_size": "", "tokens": TOKENS * 1e3},
     {DENSE: N * [1, 1, 1e4, 1], TOTAL: "", "batch_size": ""},
+    {DENSE: N / 1e3, TOTAL: "", "tokens": 260, "batch_size": ""}, {"tokens": [1e9, 2e4, 1e9, 1e9], "batch_size": ""},
     {DENSE: N * [1, 1, 1e-7, 1], TOTAL: "", "tokens": "", "batch_size": ""},
 )  # fmt: skip
 """No language model has these numbers."""
@@ -172,7 +173,7 @@ def test_one_run_that_is_far_off_is_named(tmp_path):
     tokens = [TOKENS, TOKENS * 3, TOKENS, TOKENS]
     [said] = remarks(runs(tokens=tokens), tmp_path)
     assert said.startswith("tokens: differs in 1 of 4 rows (row 2: 7,864,320,000, but 2,621,440,000 by ")
-    assert remarks(runs(step=[0, 1, 0, 1], tokens=[0, 7, 0, 9e9]), tmp_path) == []
+    assert remarks(runs(step=[0, 1, 0, 1], tokens=[0, 7e9, 0, 9e9]), tmp_path) == []
 
 
 def test_a_refusal_names_the_row_that_is_a_thousandfold_off(tmp_path):

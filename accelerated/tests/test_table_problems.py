@@ -139,6 +139,14 @@ def test_fast_and_careful_reading_agree(folder, cells, chunk):
         pandas.testing.assert_frame_equal(*outcomes, check_exact=True)
 
 
+@pytest.mark.parametrize("yes", ["True", "true", "TRUE", "False"])
+def test_a_column_of_truth_values_is_no_column_of_numbers(folder, yes):
+    rows = make_rows()
+    for row in rows:
+        row[HEADER.index("routing_frequency")] = yes
+    assert f"row 1, column routing_frequency: '{yes}'; needed: a number" in problems(write(folder / "truth.csv", rows))
+
+
 def test_numbers_are_the_nearest_ones(folder):
     draw = np.random.default_rng(0)
     rows = make_rows() * 30
@@ -230,6 +238,11 @@ def changed(row: int, **cells):
         (4, {"routing_frequency": "0"}, "'0'; needed: above 0, since the run is routed"),
         (4, {"flop_increase": "2"}, "'2'; needed: 1, since the run is routed"),
         (4, {"total_parameter_count": "1000"}, "'1000'; needed: at least dense_parameter_count"),
+        (
+            4,
+            {"total_parameter_count": "1e7"},
+            "'10000000'; needed: above dense_parameter_count, since the run is routed",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -86,6 +86,15 @@ def test_sizes_in_cells(tmp_path):
     assert [read_table(tmp_path / "t.csv")[name].tolist() for name in names] == list(numbers)
     assert "M" not in (tmp_path / "t.csv").read_text()
     assert "dense_parameter_count: sizes are written out, such as 4.6M as 4600000, in 3 of 4 rows" in done.remarks
+    samples = (
+        "run,num_experts,dense_parameter_count,consumed_samples,loss_validation\na,1,1e8,5M,3.4\nb,1,1e8,7e6,3.3\n"
+    )
+    (tmp_path / "samples.csv").write_text(samples)
+    columns, units = {"hyper_id": "run", "tokens": "consumed_samples"}, {"tokens": "2048"}
+    with pytest.raises(InputError, match="'consumed_samples': the header seems to name a unit"):
+        convert_runs(tmp_path / "samples.csv", tmp_path / "s.csv", columns)
+    convert_runs(tmp_path / "samples.csv", tmp_path / "s.csv", columns, units=units)
+    assert read_table(tmp_path / "s.csv")["tokens"].tolist() == [5e6 * 2048, 7e6 * 2048]
     lines = [f"{i},{line.split(',', 1)[1].strip()},Dense\n" for i, line in enumerate(lines)]
     (tmp_path / "as_is.csv").write_text(HEADER.strip().replace("run", "hyper_id") + ",router_type\n" + "".join(lines))
     assert [read_table(tmp_path / "as_is.csv")[name].tolist() for name in names] == list(numbers)
