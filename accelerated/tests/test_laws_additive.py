@@ -140,6 +140,17 @@ def test_the_record_of_the_catalogue_does_what_the_law_does(name):
     assert all(each.low <= each.value <= each.high and each.words for each in ranges)
 
 
+def test_terms_without_effect_are_left_out():
+    """A loss of N alone: the sparsity law has no term of tokens, and no row determines the E_start of the joint law."""
+    size, tokens, experts = (v.ravel() for v in np.meshgrid([2e7, 2e8, 2e9], [5e9, 2e10, 8e10], [2.0, 4.0, 16.0, 64.0]))
+    total, idle, loss = size * (0.4 + 0.6 * experts), 1 - 1 / experts, 1.5 + 300 * size**-0.34
+    fit = fast.sparsity.fit_sparsity(total, tokens, idle, loss, None)
+    assert fit.coefficients.b == 0
+    assert fast.sparsity.predict_loss(total, tokens, idle, fit.coefficients) == pytest.approx(loss, rel=2e-3)
+    with pytest.raises(ValueError, match="the same for any delta, gamma, omega, zeta, E_start"):
+        fast.joint.fit_joint(size, tokens, experts, loss, None)
+
+
 def test_a_joint_law_beyond_float64_is_an_error():
     """The best fit of these rows has powers of N and D of several hundred, so a and b are 0 and inf at N = D = 1."""
     columns = tuple(v.ravel() for v in np.meshgrid([5e7, 2e8, 8e8], [2e9, 1e10, 5e10], [1.0, 4.0, 16.0, 32.0]))

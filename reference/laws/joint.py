@@ -186,7 +186,7 @@ def predict_joint(
         coefficients: the law.
 
     Returns:
-        L in nats per token, with the broadcast shape.
+        L in nats per token, with the broadcast shape. A term whose factor is 0 is 0, whatever its exponents.
 
     Raises:
         ValueError: an entry is out of its range, or E_max is not above E_start.
@@ -201,9 +201,13 @@ def predict_joint(
     a, alpha, delta, gamma, b, beta, omega, zeta, _, _, c = coefficients
     count = _effective(num_experts, coefficients)
     log = np.log(count)
+    total = np.full(np.broadcast_shapes(size.shape, data.shape, count.shape), c)
     with np.errstate(over="ignore", invalid="ignore"):  # inf times 0, from a diverged factor, is NaN
-        of_size = a * count**delta * size ** (alpha + gamma * log)
-        return of_size + b * count**omega * data ** (beta + zeta * log) + c
+        if a:
+            total = total + a * count**delta * size ** (alpha + gamma * log)
+        if b:
+            total = total + b * count**omega * data ** (beta + zeta * log)
+    return total
 
 
 def fit_joint(
@@ -230,10 +234,18 @@ def fit_joint(
         be below 1, unlike in `fitting.py`.
 
     Raises:
-        ValueError: `additive.fit_additive` raises this error, or there are fewer than 4 different E.
+        ValueError: `additive.fit_additive` raises this error, there are fewer than 4 different E, or the best fit does
+            not change with some coefficients that it needs.
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
-    return AdditiveFit(*search(_JOINT, columns, loss, huber, starts))
+    fit = AdditiveFit(*search(_JOINT, columns, loss, huber, starts))
+    if np.isnan(predict_joint(*columns, fit.coefficients)).any():
+        names = ", ".join(name for name, value in fit.coefficients._asdict().items() if math.isnan(value))
+        raise InputError(
+            f"these rows do not determine the law: its best fit is the same for any {names}; add rows with other "
+            "sizes, tokens or num_experts"
+        )
+    return fit
 
 
 def joint_intervals(
@@ -296,7 +308,7 @@ def joint_cache(d_model: np.ndarray, cached_tokens: float) -> np.ndarray:
 def _effective(num_experts: np.ndarray, coefficients: JointCoefficients) -> np.ndarray:
     """Return Ê for any E_start above 0. `routed.effective_experts` needs an E_start of 1 or more."""
     E_start, E_max = coefficients.E_start, coefficients.E_max
-    if not 0 < E_start < E_max:
+    if E_start <= 0 or E_start >= E_max:  # NaN, of a fit without an effect of E, gives NaN
         raise InputError(f"E_start is {E_start} and E_max is {E_max}; needed: 0 < E_start < E_max")
     return effective(check_range("num_experts", num_experts, least=1.0) - 1.0, E_start, E_max)
 

@@ -127,12 +127,7 @@ def predict_loss(
         >>> round(float(predict_loss(1e9, 2e10, 0.0)), 4), round(float(predict_loss(1e11, 1e12, 0.98)), 4)
         (2.5657, 1.8511)
     """
-    size = check_range("total_parameters", total_parameters, above=0.0)
-    tokens = check_range("tokens", tokens, above=0.0)
-    used = 1 - _check_sparsity(sparsity)  # the share of the experts that a token uses
-    k = coefficients
-    by_size, by_tokens = k.a / size**k.alpha, k.b / tokens**k.beta
-    return by_size + by_tokens + k.c / used**k.lam + k.d / (used**k.delta * size**k.gamma) + k.e
+    return additive.predict_additive(SPARSITY, coefficients, [total_parameters, tokens, 1 - _check_sparsity(sparsity)])
 
 
 def sparsity_active(total_parameters: np.ndarray, sparsity: np.ndarray, always_active: float = 0.0) -> np.ndarray:
