@@ -30,7 +30,7 @@ from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
 from routelaws.conformance.dialects import designs, judge
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, bad_gates, tie_rule, wrong_choice
-from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, told
+from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, dense, reason_of_many, told
 from routelaws.conformance.dialects.readings import LOW, Reading, explanation, rounded_to, sources, without_padding
 from routelaws.conformance.dialects.table import ACTIVATION
 from routelaws.conformance.engine import backends, page, stances
@@ -207,13 +207,7 @@ def _number_of_experts(answer: Answer) -> tuple[str, str]:
     if number < answer.probe.logits.shape[1]:
         words = {k + 1: "k + 1", k - 1: "k - 1"}.get(number, number)
         return "form", f"each token gets {words} experts instead of k"
-    outputs = dense(answer)
-    if ((outputs - answer.probe.logits != 0).sum(axis=1) <= k).all():
-        return "dense", "the output contains the input"
-    tokens, experts = ((outputs != 0).sum(axis=axis) for axis in (1, 0))
-    if np.ptp(experts) == 0 and np.ptp(tokens):
-        return "dense", "each expert chooses the same number of tokens"
-    return "dense", "tokens get more than k experts"
+    return "dense", reason_of_many(answer) or "tokens get more than k experts"
 
 
 def _asked(sides, group: Inputs) -> tuple[Row, list]:
@@ -282,15 +276,6 @@ def _token(probe: Probe, wrong: np.ndarray) -> Probe:
     """Return the input with its first wrong token alone; `wrong` is [T] or [T, k]."""
     t = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
     return judge.token_of(probe, t)
-
-
-def dense(answer: Answer) -> np.ndarray:
-    """Return the outputs [T, E] of experts that return unit vectors. Numbers that are no experts add nothing."""
-    outputs = np.zeros(answer.probe.logits.shape)
-    inside = (answer.expert >= 0) & (answer.expert < outputs.shape[1])
-    tokens = np.broadcast_to(np.arange(len(outputs))[:, None], answer.expert.shape)
-    np.add.at(outputs, (tokens[inside], answer.expert[inside]), answer.gate[inside])
-    return outputs
 
 
 def _measured(row: Row, sides, pairs) -> Row:

@@ -36,12 +36,10 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.conformance.dialects.judge import REPEATS, Fault
+from routelaws.conformance.dialects.readings import ANSWER
 from routelaws.conformance.engine.values import as_numpy, has_graph, told
 
 __all__ = ["backend", "layer", "by_size", "plant", "read", "placement", "choice_logits", "decline"]  # what `help` shows
-
-ANSWER = 64.0
-"""Input of the activation of a planted expert. GELU, SiLU and ReLU all return exactly 64 for it in float32."""
 
 ROUNDING = 1e-6
 """Gates [T, E] below this share of a token's largest gate may be rounding errors, not chosen experts."""
@@ -164,11 +162,11 @@ def layer(run: Callable, d_ff: int = 1, multiple: int = 1) -> Callable:
             return gates
         loud = answer(logits, k, more, LOUD)
         if np.any((loud == gates) & (gates != 0)):
-            route.untagged = "the output of a token does not depend on its content"
-        # If all experts have twice the weights, an activation such as ReLU^2 changes the gates by a factor.
-        factor = np.median((answer(logits, k, more, 1.0, 2.0) / np.where(gates == 0, 1, gates))[gates != 0])
+            route.untagged = "some outputs do not depend on the content of their token"
+        # An expert returns the same if all experts have its factor. An activation such as ReLU^2 is not linear in it.
         power = np.arange(gates.shape[1]) % 3
-        scaled, wanted = answer(logits, k, more, 1.0, 2.0**power), gates * factor**power
+        scaled = answer(logits, k, more, 1.0, 2.0**power)
+        wanted = np.choose(power, [gates, *(answer(logits, k, more, 1.0, factor) for factor in (2.0, 4.0))])
         wrong = np.argwhere(~near(scaled, wanted))
         if len(wrong) and is_steady():
             t, e = wrong[0]

@@ -77,6 +77,8 @@ class Verdict(NamedTuple):
     counterexample: Counterexample | None  # None if the function agrees with ours on all inputs
     nearest: str = ""  # the dialect that agrees with most answers
     steady: bool = True  # whether a second call with each input gave the same answer
+    reading: str = ""  # the formula of a function that matches no dialect
+    is_design: bool = False  # whether the reading can be a design
 
 
 def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
@@ -95,7 +97,7 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     """
     if subject not in SUBJECTS:
         raise ValueError(f"subject is {subject!r}; allowed: {', '.join(SUBJECTS)}")
-    parameters, dialects, make_inputs, bare = SUBJECTS[subject]
+    parameters, dialects, make_inputs, bare, read = SUBJECTS[subject]
     inputs = make_inputs(seed)
     arguments = len(parameters) if _takes(function, len(parameters)) else len(parameters) - 1
     answers = [tuple(_call(function, values[:arguments], bare) for _ in range(2)) for values in inputs]
@@ -113,7 +115,9 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     )
     first_difference = _difference(parameters, dialects[0], inputs, answers)
     steady = all(same_answer(first, second) for first, second in answers)
-    return Verdict(subject, matches, len(inputs), first_difference, near.name, steady)
+    numbers = [first for first, _ in answers if getattr(first, "ndim", 1) == 0 and first.dtype.kind in "iuf"]
+    reading = read(inputs, numbers) if read and not matches and len(numbers) == len(answers) else ("", False)
+    return Verdict(subject, matches, len(inputs), first_difference, near.name, steady, *reading)
 
 
 CHANCES = 4
@@ -232,7 +236,8 @@ def describe(verdict: Verdict) -> str:
         actual = dialects[verdict.matches[0]]
         text = f"{verdict.subject}: {actual.formula}; as in {speakers(actual)}."
     else:
-        text = f"{verdict.subject}: matches none of the {len(dialects)} known dialects."
+        reading = f" It is {verdict.reading}." if verdict.reading else ""
+        text = f"{verdict.subject}: matches none of the {len(dialects)} known dialects.{reading}"
     if verdict.counterexample is not None:
         inputs, expected, actual = verdict.counterexample
         where = ", ".join(f"{name} {_plain(value)}" for name, value in inputs.items())

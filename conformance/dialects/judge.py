@@ -19,7 +19,7 @@ from routelaws.conformance.compare import central_difference
 from routelaws.conformance.dialects import designs, fitting
 from routelaws.conformance.dialects.designs import Probe
 from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
-from routelaws.conformance.dialects.readings import Reading, explanation, has_capacity, key_of
+from routelaws.conformance.dialects.readings import Reading, completed, explanation, has_capacity, key_of
 
 UNEXPLAINED = "no design that we know explains these calls"
 
@@ -91,21 +91,24 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
         [*(each for each in faults if not is_crowded(nearest.rule, each.probe)), *_idle(plain)], plain
     )
     steady = not any(each.kind in ("not deterministic", "state") for each in faults)
-    usual = [each for each in answers if each.probe.kind != "size"]
+    # Gates [T, E] do not show which experts have gate 0.
+    known = answers if getattr(ask, "ordered", True) else [completed(nearest, each) for each in answers]
+    usual = [each for each in known if each.probe.kind != "size"]
     differences = [problem for each in usual if (problem := difference(nearest, each, precision))]
     explained = not differences
     if differences and steady:
         choice, gates = explanation(nearest, usual, precision)
         differences = [_because(each, choice if each.about.startswith("choice") else gates) for each in differences]
         explained = choice is not None and gates is not None
-    for each in [each for each in answers if each.probe.kind == "size"] if explained else []:
+    for each in [each for each in known if each.probe.kind == "size"] if explained else []:
         problem = None if has_capacity(nearest, each, precision) else difference(nearest, each, precision)
         if problem and not (differences and choice.fits(each) and gates.fits(each)):
             words = f"with {' tokens and '.join(map(str, each.probe.logits.shape))} experts: {problem.detail}"
             faults.append(Difference(words, None, "size"))
             break
-    differences += _beside_padding(nearest, answers, precision) + [each for each in faults if each.kind == "dialect"]
-    differences = (_beside_others(ask, plain) if differences and steady else []) + _in_order(differences)
+    strange = [each for each in faults if each.kind == "dialect"]
+    differences = strange + _in_order(differences + _beside_padding(nearest, answers, precision))
+    differences = (_beside_others(ask, nearest, plain) if differences and steady else []) + differences
     explained = explained and not any(each.about == "" for each in differences)
     faults = [each for each in [*faults, *differences] if each.kind != "dialect"]
     differences = [each for each in differences if each.kind == "dialect"]
@@ -222,12 +225,12 @@ def _in_order(differences: list[Difference]) -> list[Difference]:
     return kept
 
 
-def _beside_others(ask: Callable, plain: list[Answer]) -> list[Difference]:
+def _beside_others(ask: Callable, design: Design, plain: list[Answer]) -> list[Difference]:
     """Return a difference if the routing of a token depends on other tokens."""
     among = max(plain, key=lambda each: each.probe.logits.size)
     probe = among.probe._replace(logits=among.probe.logits[-1:])
     try:
-        alone = Answer(probe, *ask(probe))
+        among, alone = completed(design, among), completed(design, Answer(probe, *ask(probe)))
     except Exception:  # the calls with probes report faults
         return []
     same = set(among.expert[-1]) == set(alone.expert[-1]) and near(among.gate[-1:], alone.gate[-1:])
@@ -299,7 +302,8 @@ def check_form(answer: Answer) -> None:
     if answer.expert.shape != answer.gate.shape or answer.expert.ndim != 2 or len(answer.expert) != num_tokens:
         raise Fault("form", f"experts {answer.expert.shape}, gates {answer.gate.shape}; [T, k] is needed; {where}")
     if answer.expert.shape[1] == num_experts > k:
-        raise Fault("dense", f"k is {k}, but a token has more nonzero gates; {where}")
+        more = f": {reason}" if (reason := reason_of_many(answer)) else ""
+        raise Fault("dense", f"k is {k}, but a token has more nonzero gates{more}; {where}")
     if answer.expert.shape[1] != k:
         raise Fault("form", f"k is {k}, but each token gets {answer.expert.shape[1]} experts; {where}")
     real = slice(None) if answer.probe.mask is None else answer.probe.mask
@@ -310,6 +314,24 @@ def check_form(answer: Answer) -> None:
         if wrong[t]:
             raise Fault("out of range", f"experts {experts} are not {k} different experts of {num_experts}; {where}")
         raise Fault("not finite", f"gates {_numbers(answer.gate[real][t])} of experts {experts}; {where}")
+
+
+def reason_of_many(answer: Answer) -> str:
+    """Return in words why tokens have more than k nonzero gates; "" if the reason is not known."""
+    gates, logits = dense(answer), answer.probe.logits
+    if (np.count_nonzero(gates - logits, axis=1) <= answer.probe.k).all() and gates[logits != 0].all():
+        return "the output contains the input"
+    tokens, experts = (np.count_nonzero(gates, axis=axis) for axis in (1, 0))
+    return "each expert chooses the same number of tokens" if np.ptp(experts) == 0 and np.ptp(tokens) else ""
+
+
+def dense(answer: Answer) -> np.ndarray:
+    """Return the outputs [T, E] of experts that return unit vectors. Numbers that are no experts add nothing."""
+    outputs = np.zeros(answer.probe.logits.shape)
+    inside = (answer.expert >= 0) & (answer.expert < outputs.shape[1])
+    tokens = np.broadcast_to(np.arange(len(outputs))[:, None], answer.expert.shape)
+    np.add.at(outputs, (tokens[inside], answer.expert[inside]), answer.gate[inside])
+    return outputs
 
 
 def difference(design: Design, answer: Answer, precision: str) -> Difference | None:

@@ -24,10 +24,13 @@ from routelaws.conformance.dialects.fitting import (
     underflow,
     wrong_choice,
 )
-from routelaws.conformance.dialects.table import softmax
+from routelaws.conformance.dialects.table import sigmoid, softmax
 
 LOW = {"float16": 2.0**-25, "bfloat16": TINY}
 """{precision below float32 in which routers compute: error of a number below its least normal one}."""
+
+ANSWER = 64.0
+"""Input of the activation of a planted expert. GELU, SiLU and ReLU all return exactly 64 for it in float32."""
 
 LEVELS = (15, 127, 128, 255, 256)
 """Numbers of steps from 0 to 1 to which programs round gates."""
@@ -126,6 +129,7 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
     for low in LOW:
         yield Reading(f"experts are ranked by scores rounded to {low}", lambda answer, low=low: by_rounded(answer, low))
     yield Reading("as if the bias were not used", by(lambda probe: key_of(design, probe._replace(bias=None))))
+    yield Reading("as if the bias were subtracted", by(lambda probe: key_of(design, probe._replace(bias=-probe.bias))))
     yield Reading("as if the bias were added to the logits", by(on_logits))
     if design.rule != "best":
         yield Reading("as if experts outside the chosen groups had the score 0", by(at_zero), "excluded")
@@ -221,6 +225,13 @@ def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[
                 design, answer, precision, dropped, shared
             )
             yield Reading(words + end, fits)
+
+    def of_scaled_inputs(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:  # of planted experts, as in Llama 4
+        return (gate := design.form.gates(logits, expert)) ** 2 * sigmoid(ANSWER * gate)
+
+    other = design._replace(form=design.form._replace(gates=of_scaled_inputs), scale=1.0)
+    fits = lambda answer: _fits_at(other, completed(other, answer), answer.probe.logits, precision)  # noqa: E731
+    yield Reading("as if gates scaled the inputs of SwiGLU experts", fits)
     is_inexact = not all(_fits_choice(design, each, precision) for each in answers)
     for low in LOW if is_inexact else ():  # any gate has the error of bfloat16
         for exact in (False, True):
@@ -279,18 +290,19 @@ def _in_steps(logits: np.ndarray, axis: int | None, step: Callable) -> np.ndarra
     return np.float64(np.rint(np.float32(logits) / size) * size)
 
 
-def _completed(design: Design, answer: Answer) -> Answer:
+def completed(design: Design, answer: Answer) -> Answer:
     """Return the answer with the best other experts in place of those with gate 0, which gates [T, E] do not name."""
     rows = np.arange(len(answer.expert))[:, None]
     gates = np.zeros(answer.probe.logits.shape)
     gates[rows, answer.expert] = answer.gate
-    expert = np.lexsort((-key_of(design, answer.probe), gates == 0), axis=1)[:, : answer.expert.shape[1]]
+    served = np.broadcast_to(np.count_nonzero(gates, axis=0), gates.shape)  # of equal ones, a full expert drops tokens
+    expert = np.lexsort((-served, -key_of(design, answer.probe), gates == 0), axis=1)[:, : answer.expert.shape[1]]
     return answer._replace(expert=expert, gate=gates[rows, expert])
 
 
 def _droppings(design: Design, answers: list[Answer]) -> Iterator[tuple[str, Callable]]:
     """Yield (words, function) of the rules that explain gates of 0. A function returns [T, k] bool, True for gate 0."""
-    answers = [_completed(design, each) for each in answers]
+    answers = [completed(design, each) for each in answers]
     if all(each.gate.all() for each in answers):
         return
     gone = np.concatenate([(each.gate == 0).ravel() for each in answers])
@@ -332,7 +344,7 @@ def _over_capacity(answer: Answer) -> np.ndarray:
 
 def _fits_dropped(design: Design, answer: Answer, precision: str, dropped: Callable, shared: bool) -> bool:
     """Return whether a design explains the gates that are not dropped; `shared` divides them by their sum."""
-    answer = _completed(design, answer)
+    answer = completed(design, answer)
     wanted = design.form.gates(answer.probe.logits, answer.expert) * ~dropped(answer)
     wanted = wanted / np.maximum(wanted.sum(axis=1, keepdims=True), TINY) if shared else wanted
     error = designs.error_of(answer.probe.logits, precision)

@@ -6,12 +6,15 @@ outside the signature, such as a minimum capacity, the formula uses the library'
 of a subject is ours.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+
+from routelaws.conformance.bounds import BOUNDS
 
 
 class Dialect(NamedTuple):
@@ -32,12 +35,14 @@ class Subject(NamedTuple):
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # seed -> inputs, the smallest first
     bare: Callable | None = None  # normalises an answer before a comparison, such as the order of groups
+    reading: Callable | None = None  # (inputs, answers) -> (formula as text or "", whether it can be a design)
 
 
 NOT_RUN = (
     "MaxText", "MegaBlocks", "Tutel", "flaxformer", "axlearn", "vMoE", "llm-random", "mesh-tensorflow", "lingvo",
     "Marin grug", "Megatron with the score function 'sqrtsoftplus'", "Megatron with Sinkhorn",
     "Megatron with 'quantile_balancing'", "DeepSpeed top-k", "transformers over layers",
+    "torchtitan's update",
 )  # fmt: skip
 """Beginnings of the names of libraries whose code was read but not run."""
 
@@ -86,6 +91,20 @@ CAPACITY = (
             lambda T, E, k, c: min(int(c * T * k / E), T)),
     Dialect("grug", "ceil(c k T / E) in float32, at most the same in float64", ("Marin grug",), _float32_ceil),
 )  # fmt: skip
+
+
+def _rounding(inputs: list[tuple], answers: list) -> tuple[str, bool]:
+    """Return the formula of a capacity that rounds c k T / E or c T / E, with other limits than those of `CAPACITY`."""
+    shares = {"c k T / E": lambda T, E, k, c: c * k * T / E, "c T / E, without k": lambda T, E, k, c: c * T / E}
+    whole = {"up": math.ceil, "down": math.floor, "to the nearest": round} | {
+        f"up to a multiple of {n}": lambda slots, n=n: n * math.ceil(slots / n) for n in (4, 8, 16, 32, 64, 128)
+    }
+    for least, most, share, word in itertools.product((0, 1, 2, 4, 8), (math.inf, 1), shares, whole):
+        found = [min(max(whole[word](shares[share](*values)), least), most * values[0]) for values in inputs]
+        if found == answers:
+            ends = [f"at least {least}"] * (least > 0) + ["at most T"] * (most == 1)
+            return ", ".join([share, f"rounded {word}", *ends]), True
+    return "", False
 
 
 def _capacity_inputs(seed: int) -> list[tuple]:
@@ -302,6 +321,23 @@ BALANCE_LOSS = (
     Dialect("gates", "E Σ f P, P over the chosen experts alone", ("MaxText before its pull request 1433",),
             _loss_of_gates),
 )  # fmt: skip
+
+
+def _multiple(inputs: list[tuple], answers: list) -> tuple[str, bool]:
+    """Return a balance loss as a multiple of a dialect: a number, which is a weight, times powers of T, E and k."""
+    sizes, multiples = np.log([(*z.shape, e.shape[1], math.e) for z, e in inputs]), [(9, "")]
+    for dialect in BALANCE_LOSS if len(inputs) > 5 else ():
+        ratios = np.divide(answers, [dialect.function(*values) for values in inputs])
+        *powers, weight = np.linalg.lstsq(sizes, np.log(np.maximum(ratios, 1e-30)), rcond=None)[0]
+        powers, weight = np.rint(powers).astype(int), float(f"{np.exp(weight):.4g}")
+        if np.allclose(weight * np.exp(sizes[:, :3] @ powers), ratios, rtol=BOUNDS["dialects.same"].limit, atol=0):
+            parts = [f"{name}^{n}".removesuffix("^1") for name, n in zip("TEk", powers, strict=True) if n]
+            number = [f"{weight:g}"] * (weight != 1)
+            multiples.append(
+                (abs(powers).sum(), f"{' '.join(number + parts)} times {dialect.formula.partition(':')[0]}")
+            )
+    size, words = min(multiples, key=lambda each: each[0])
+    return words, size == 0
 
 
 # Scope: logits [b, S, E], expert [b, S, 1] -> number.
@@ -647,6 +683,9 @@ BIAS_STEP = (
             ("routelaws", "Wang et al. 2024"), lambda bias, counts: bias + RATE * np.sign(np.mean(counts) - counts)),
     Dialect("error", "plus the rate times the mean load less the load", ("a variant in Wang et al. 2024",),
             lambda bias, counts: bias + RATE * (np.mean(counts) - counts)),
+    Dialect("sign, less its mean", "the steps of the sign, less their mean, so the mean of the bias does not change",
+            ("routelaws with recentre 'step'", "torchtitan's update"),
+            lambda bias, counts: _centred(RATE * np.sign(np.mean(counts) - counts)) + bias),
 )  # fmt: skip
 
 
@@ -659,10 +698,11 @@ def _bias_inputs(seed: int) -> list[tuple]:
 _ACTIVATION = Subject(("x",), ACTIVATION, _activation_inputs)
 
 SUBJECTS = {
-    "capacity": Subject(("num_tokens", "num_experts", "k", "capacity_factor"), CAPACITY, _capacity_inputs),
+    "capacity": Subject(
+        ("num_tokens", "num_experts", "k", "capacity_factor"), CAPACITY, _capacity_inputs, reading=_rounding),
     "drop order": Subject(("expert", "num_experts", "capacity", "priority"), DROP_ORDER, _drop_inputs),
     "gates": Subject(("logits", "expert"), GATES, _logit_inputs),
-    "balance loss": Subject(("logits", "expert"), BALANCE_LOSS, _logit_inputs),
+    "balance loss": Subject(("logits", "expert"), BALANCE_LOSS, _logit_inputs, reading=_multiple),
     "scope": Subject(("logits", "expert"), SCOPE, _scope_inputs),
     "ties": Subject(("scores", "k"), TIES, _tie_inputs),
     "activation": _ACTIVATION,

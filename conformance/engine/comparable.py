@@ -18,6 +18,7 @@ OPTIONAL = {
     "Routing": ("load", "plan", "residual"),
     "Placement": ("slot", "token"),
     "AuxiliaryLoss": ("share", "probability"),
+    "ExpertChoice": ("experts_per_token",),
     "Assignment": ("objective", "prices", "gap"),
     "SinkhornPlan": ("column_potential", "residual", "sweeps", "converged", "newton_steps"),
 }
@@ -28,13 +29,14 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     """Return a result with all fields of its record, and with choices in the reference's order."""
     named = dict(zip(defaults_of(path), arguments, strict=False)) | keywords
     absent = [name for name in OPTIONAL.get(type(result).__name__, ()) if getattr(result, name) is None]
-    if path == "routers.expert_choice.expert_choice_router" and named.get("held") is None:
-        return choice_in_order(result, public_functions()[path](**named), precision, **named)
-    if not absent and stance is None and path not in BALANCED:
+    is_choice = path == "routers.expert_choice.expert_choice_router" and named.get("held") is None
+    if not absent and stance is None and path not in BALANCED and not is_choice:
         return result
     wanted = public_functions()[path](**named)
     if absent:
         result = result._replace(**{name: getattr(wanted, name) for name in absent})
+    if is_choice:
+        return choice_in_order(result, wanted, precision, **named)
     if stance is not None or path in BALANCED:
         result = canonical(path, result, wanted, named, precision)
     if isinstance(result, SinkhornPlan) and "residual" in absent:

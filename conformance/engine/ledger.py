@@ -39,7 +39,7 @@ class Call:
     result: Any = None
 
 
-NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b")
+NOT_FINITE = re.compile(r"expected -?\d\S*, found -?(nan|inf)\b|of the plan .* is -?(nan|inf)\b")
 """The message of a comparison that found nan or inf instead of a finite number."""
 
 KEPT = 200

@@ -68,6 +68,7 @@ class Stance(NamedTuple):
 
     finding: Finding
     options: dict | None = None  # the reference's options, if they do not depend on k
+    in_groups: dict | None = None  # {"group_score": values} of a router that has groups, but not this option
 
     def options_at(self, k: int) -> dict | None:
         """Return {option of the reference: values that give the function's design}; None if there are none."""
@@ -91,7 +92,11 @@ def stance_of(backend, path: str) -> Stance:
     finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
     if not getattr(backend.find(path), "returns_order", True):
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
-    if untagged := getattr(getattr(backend.find(path), "route", None), "untagged", ""):
+    route = getattr(backend.find(path), "route", None)
+    if hasattr(route, "run") and finding.design and finding.design.scale != 1:
+        words = f"the factor {finding.design.scale:g} can come from the activation of the experts, not from the gates"
+        finding = finding._replace(facts=(*finding.facts, ("scale", words)))
+    if untagged := getattr(route, "untagged", ""):
         words = f"the choice and the gates only; the contents of the slots are not tested: {untagged}"
         finding = finding._replace(facts=(*finding.facts, ("layer", words)))
     if backend.has_gradients:
@@ -99,7 +104,8 @@ def stance_of(backend, path: str) -> Stance:
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
     finding = with_sources(_with_causes(finding, ask), ask) if path == TOP_K else finding
-    return Stance(_as_documented(finding, getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])))
+    documented = getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])
+    return Stance(_as_documented(finding, documented), in_groups=_score_of_groups(ask))
 
 
 INPUTS = ("bias", "mask", "router_weights")
@@ -130,6 +136,15 @@ def _with_causes(finding: Finding, ask: "Ask") -> Finding:
             cause = other.detail.rpartition("; at ")[0].rpartition("]: ")[2]
             finding = finding._replace(causes=(*finding.causes, f"with score 'sigmoid', normalisation 'sum': {cause}"))
     return finding
+
+
+def _score_of_groups(ask: "Ask") -> dict | None:
+    taken = keywords_of(ask.backend.find(ask.path)) or ()
+    if "groups_per_token" not in taken or "group_score" in taken:
+        return None
+    in_groups = Ask(ask.backend, ask.path, {"expert_groups": 4, "groups_per_token": 2})
+    design = judge(in_groups, precision=ask.precision).design
+    return {"group_score": (design.rule.score,)} if design and design.rule != "best" else None
 
 
 def with_sources(finding: Finding, ask: "Ask") -> Finding:
@@ -210,8 +225,8 @@ class Ask:
             self.path, probe.logits, precision=precision or self.precision, **self._options(probe)
         )
         gate = np.asarray(answer.gate, np.float64)
-        ordered = getattr(self.backend.find(self.path), "returns_order", True)
-        if probe.bias is not None and not ordered and not gate.all():
+        self.ordered = getattr(self.backend.find(self.path), "returns_order", True)
+        if probe.bias is not None and not self.ordered and not gate.all():
             raise NotImplementedError("gates [T, E] of 0 do not show which experts the bias chose")
         return np.asarray(answer.expert), gate
 
@@ -294,7 +309,7 @@ def _of_subject(backend, path: str) -> Stance:
     finding = Finding("right", dialect=name, inputs=verdict.examples, facts=facts)
     if name in in_oracle and verdict.matches:
         return Stance(finding, in_oracle[name])
-    if verdict.matches:
+    if verdict.matches or verdict.is_design:
         return Stance(finding._replace(verdict="differs", kind="dialect", detail=words))
     return Stance(finding._replace(verdict="unexplained", kind="unexplained", detail=f"{UNEXPLAINED}: {words}"))
 
@@ -449,6 +464,7 @@ def lacking(stance: Stance | None, path: str, function, arguments: dict) -> tupl
         values = stance.options_at(ONLY_K.get(path, int(arguments.get("k", 1))))
         if stance.finding.verdict != "right" or values is None:
             return [f"all: {stance.finding.dialect or stance.finding.verdict}"], {}
+        values = values | (stance.in_groups or {}) if arguments.get("expert_groups", 1) != 1 else values
     wanted, named = [], {}
     for name in options_of(path):
         value = arguments.get(name, defaults[name])

@@ -220,11 +220,12 @@ def check_hard(backend, family: str, shape, scale: float, seed: int, precision: 
     found = run(backend, PLAN, precision, values, tolerance=tolerance)
     what = f"sinkhorn_plan, {family} {shape} times {scale:g}, seed {seed}, {precision}"
     plan, potential = (np.asarray(leaf, np.float64) for leaf in (found.plan, found.column_potential))
-    assert bool(found.converged), f"{what}: residual {float(found.residual)} after {int(found.newton_steps)} steps"
     is_ours = getattr(backend, "is_ours", True)
     if is_ours:  # the last step divides each row by its sum
         assert_plan("sinkhorn.rows", plan, found.residual, UNIT[precision] * shape[1], what=what)
     assert_plan("sinkhorn.marginals", plan, found.residual, plan_unit(values, precision), what=what)
+    steps = f" after {int(found.newton_steps)} steps" if is_ours else ""  # a bare plan does not show them
+    assert bool(found.converged), f"{what}: residual {float(found.residual)}{steps}"
     # gap = Σ g (m - 1/E) for a plan of the form exp(z + f + g) whose rows are exact
     sums = np.abs(values).max() + np.abs(potential).max() + np.log(values.size)
     uneven = (potential * (plan.sum(axis=0) - 1 / shape[1])).sum()

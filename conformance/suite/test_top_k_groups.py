@@ -15,8 +15,10 @@ FORMS = (
     dict(k=2, expert_groups=4, groups_per_token=1),
     dict(k=3, normalisation="softmax", expert_groups=2, groups_per_token=1, group_score="best"),
     dict(k=2, score="sigmoid", expert_groups=2, groups_per_token=1),
+    dict(k=2, expert_groups=4, groups_per_token=2, group_score="best"),
 )
-"""DeepSeek-V3's options; as many experts as the group has; groups of four by their best expert, by their two best."""
+"""DeepSeek-V3's options; as many experts as the group has; groups of four by their best expert, by their two best;
+DeepSeek-V2's options."""
 CLEAR = np.array([0.5, -3.0, 2.0, -1.5, -2.25, 1.25, -0.25, -4.0])
 """Logits with well-separated scores, sums of two scores, and sums with a bias in eighths."""
 BIASES = (None, np.array([0.25, -0.5, 0.0, 0.125, -0.25, 0.375, 0.0, -0.125]), -np.arange(1.0, 9.0) / 4)
@@ -50,7 +52,9 @@ def chosen_by_definition(z, bias, options) -> tuple[np.ndarray, np.ndarray]:
     precision=st.sampled_from(PRECISIONS),
     seed=st.integers(0, 2**32 - 1),
 )
-@example(form=FORMS[3], bias=0, precision=PRECISIONS[0], seed=1)  # the sum of four experts would choose other groups
+@example(form=FORMS[1], bias=0, precision=PRECISIONS[1], seed=1)  # the best experts would choose other groups
+@example(form=FORMS[4], bias=0, precision=PRECISIONS[1], seed=1)
+@example(form=FORMS[3], bias=0, precision=PRECISIONS[1], seed=1)  # the sum of four experts would choose other groups
 def test_groups(backend, form, bias, precision, seed):
     """Tokens close to a tie get clear logits instead."""
     z, bias = 2 * np.random.default_rng(seed).standard_normal((7, 8)).astype(np.float32).astype(float), BIASES[bias]

@@ -393,6 +393,12 @@ def bias_in_the_logits(z, k, bias=None, mask=None):
     return mixtral(z if bias is None else z + bias.astype(z.dtype), k)
 
 
+def bias_of_the_other_sign(z, k, bias=None, mask=None):
+    s = _sigmoid(z)
+    expert = best(s if bias is None else s - bias.astype(z.dtype), k)
+    return expert, at(s, expert)
+
+
 def bias_unused(z, k, bias=None, mask=None):
     return with_eps(z, k)
 
@@ -409,6 +415,7 @@ CAUSES = {
     "bias in the gate": (bias_in_the_gate, "differs", "dialect", "as if the bias were part of the gates"),
     "bias on the logits": (bias_on_logits, "differs", "dialect", "as if the bias were added to the logits"),
     "bias in the logits": (bias_in_the_logits, "differs", "dialect", "as if the bias were added to the logits"),
+    "bias of the other sign": (bias_of_the_other_sign, "differs", "dialect", "as if the bias were subtracted"),
     "bias unused": (bias_unused, "differs", "dialect", "as if the bias were not used"),
     "excluded at 0": (
         excluded_at_zero, "defect", "excluded", "as if experts outside the chosen groups had the score 0"),
@@ -430,6 +437,7 @@ BIASED = (
     "bias on the logits",
     "bias in the logits",
     "bias unused",
+    "bias of the other sign",
     "excluded at 0",
 )
 

@@ -271,7 +271,10 @@ def dense_layer(planted, k, *, fault=""):
     np.put_along_axis(gates, routing.expert, routing.gate, axis=1)
     if fault == "loses expert 3" and num_tokens > 512:
         gates[:, 3] = 0
+    if fault == "the last choice alone":
+        gates *= gates.cumsum(axis=1) == gates.sum(axis=1, keepdims=True)
     output = np.einsum("te,etd->td", gates, np.maximum(x @ planted.up, 0) @ planted.down)
+    output = x + output if fault == "its input" else output
     return {"output": output} if fault == "a dict" else output
 
 
@@ -292,6 +295,30 @@ def grouped(logits, k, bias=None, *, taken, score, outside=-np.inf):
     key = np.where(np.repeat(inside, size, axis=1), key, outside)
     expert = np.argsort(-key, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, expert, axis=1), expert
+
+
+def llama4_layer(planted, k):
+    """The sigmoid of a chosen logit multiplies the input of the expert."""
+    logits = planted.x @ planted.router
+    expert = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+    output = np.zeros_like(planted.x)
+    for row in expert.T:
+        with np.errstate(over="ignore"):
+            x = planted.x / (1 + np.exp(-logits[np.arange(len(row)), row]))[:, None]
+            hidden = np.einsum("td,tdf->tf", x, planted.up[row])
+            hidden = hidden / (1 + np.exp(-hidden)) * np.einsum("td,tdf->tf", x, planted.linear[row])
+        output += np.einsum("tf,tfd->td", hidden, planted.down[row])
+    return output
+
+
+def of_small_capacity(logits, k):
+    """Return gates [T, E] of experts that serve T k / E tokens; the higher index wins a tie."""
+    num_tokens, num_experts = logits.shape
+    expert = num_experts - 1 - np.argsort(-logits[:, ::-1], axis=1, kind="stable")[:, :k]
+    kept = experts.dispatch(expert, num_experts, -(-num_tokens * k // num_experts)).kept
+    gates = np.zeros_like(logits)
+    np.put_along_axis(gates, expert, np.take_along_axis(notation.softmax(logits), expert, axis=1) * kept, axis=1)
+    return gates.astype(np.float32)
 
 
 def by_groups(score, **options):
@@ -355,8 +382,13 @@ LAYERS = {
         lambda: blocks.backend(faint_by_lot, name="mine"), "defect", "not deterministic"),
     "NumPy layer": (lambda: both(numpy_layer), "right", ""),
     "NumPy layer, gated": (lambda: both(numpy_layer, gated=True), "right", ""),
-    "NumPy layer, squared": (lambda: both(numpy_layer, fault="squared"), "right", ""),
-    "NumPy layer of constant size, clamped": (lambda: both(numpy_layer, fault="clamped"), "right", "does not depend"),
+    "NumPy layer, squared": (lambda: both(numpy_layer, fault="squared"), "right", "64 can come from the activation"),
+    "NumPy layer, gates on the inputs": (
+        lambda: blocks.backend(blocks.layer(llama4_layer), name="mine"), "differs",
+        "gates [0.25] of experts [1], but sigmoid gives [0.5]: as if gates scaled the inputs of SwiGLU experts"),
+    "NumPy, gates [T, E] with a capacity": (
+        lambda: blocks.backend(of_small_capacity, name="mine"), "differs", "as if experts had a capacity"),
+    "NumPy layer of constant size, clamped": (lambda: both(numpy_layer, fault="clamped"), "right", "do not depend"),
     "NumPy layer, first expert": (
         lambda: both(numpy_layer, fault="first expert"), "defect", "weights of another expert"),
     "NumPy layer, gated, experts mirrored": (
@@ -377,6 +409,11 @@ LAYERS = {
     "NumPy, four of eight groups, 0 outside": (
         lambda: by_groups("sigmoid", taken=4, outside=0.0), "defect", "outside the chosen groups"),
     "NumPy dense layer": (dense_backend, "right", ""),
+    "NumPy dense layer and its input": (
+        lambda: dense_backend("its input"), "unexplained", ": k is 1, but a token has more nonzero gates: the output "),
+    "NumPy dense layer, the last choice alone": (
+        lambda: dense_backend("the last choice alone"), "unexplained",
+        "gates [0.263543, 0] of experts [3, 1], but softmax over all experts gives [0.263543, 0.298633]"),
     "NumPy dense layer, a dict": (lambda: dense_backend("a dict"), "not askable", "return y [T, d]"),
     "NumPy dense layer, tokens raise": (lambda: dense_backend("tokens raise"), "defect", "no slot"),
     "NumPy dense layer, loses an expert": (lambda: dense_backend("loses expert 3"), "defect", "1100 tokens"),

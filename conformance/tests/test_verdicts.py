@@ -1,4 +1,5 @@
 import itertools
+import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from routelaws.conformance.suite import test_notation as suite_of_notation
 from routelaws.conformance.suite import test_reinforce
 from routelaws.conformance.suite import test_repeated_and_large as large
 from routelaws.conformance.suite import test_sinkhorn as suite_of_sinkhorn
+from routelaws.conformance.suite import test_top_k_groups as suite_of_groups
 from routelaws.conformance.suite.strategies import Logits
 from routelaws.conformance.suite.strategies_base import Scores
 from routelaws.conformance.tests import mimics
@@ -456,6 +458,63 @@ def test_a_capacity_that_is_only_near_ours():
     assert stranger(expert_capacity=expert_capacity).stance("experts.expert_capacity").finding.verdict == "unexplained"
 
 
+CAPACITIES = {
+    "c k T / E, rounded down, at least 1": lambda T, E, k, c: max(int(c * k * T / E), 1),
+    "c k T / E, rounded up, at most T": lambda T, E, k, c: min(math.ceil(c * k * T / E), T),
+    "c T / E, without k, rounded up": lambda T, E, k, c: math.ceil(c * T / E),
+    "c k T / E, rounded up to a multiple of 8": lambda T, E, k, c: 8 * math.ceil(c * k * T / E / 8),
+}
+
+
+@pytest.mark.parametrize("formula", CAPACITIES)
+def test_the_formula_of_a_capacity(formula):
+    def expert_capacity(num_tokens, num_experts, k, capacity_factor):
+        return CAPACITIES[formula](num_tokens, num_experts, k, capacity_factor)
+
+    found = stranger(expert_capacity=expert_capacity).stance("experts.expert_capacity").finding
+    assert found.verdict == "differs" and f"It is {formula}. Ours" in " ".join(found.detail.split()), found
+
+
+@pytest.mark.parametrize("factor, words", [
+    (lambda T, E, k: 0.01, "0.01 times E Σ f P, all choices counted, f sums to 1"),
+    (lambda T, E, k: T / 4, "0.25 T times E Σ f P, all choices counted, f sums to 1"),
+    (lambda T, E, k: 1 / E, "E^-1 times E Σ f P, all choices counted, f sums to 1"),
+    (lambda T, E, k: k**2, "k times E Σ f P, all choices counted, f sums to k"),
+])  # fmt: skip
+def test_a_multiple_of_a_balance_loss(factor, words):
+    """A weight is a part of a loss; a factor that grows with the batch or with the layer may be a mistake."""
+
+    def loss(logits, expert):
+        return factor(*logits.shape, expert.shape[1]) * balance.auxiliary_loss(logits, expert).loss
+
+    found = stranger(auxiliary_loss=loss).stance("balance.auxiliary_loss").finding
+    assert found.verdict == ("differs" if words.startswith("0.01") else "unexplained")
+    assert f"It is {words}. Ours" in " ".join(found.detail.split()), found
+
+
+def test_groups_by_their_best_expert():
+    """DeepSeek-V2's rule is right without the option `group_score`, but no answer to its value "two_best"."""
+
+    def route(logits, k, expert_groups=1, groups_per_token=1):
+        groups = {"expert_groups": expert_groups, "groups_per_token": groups_per_token, "group_score": "best"}
+        return tuple(top_k.top_k_router(logits, k, **groups)[:2])
+
+    def with_score(logits, k, expert_groups=1, groups_per_token=1, group_score="two_best"):
+        return route(logits, k, expert_groups, groups_per_token)
+
+    def asked_with(router, form):
+        backend = behind(blocks.backend(router, name="mine"))
+        suite_of_groups.test_groups.hypothesis.inner_test(backend, form, 0, "float32", 1)
+
+    two_best, best = suite_of_groups.FORMS[1], suite_of_groups.FORMS[4]
+    with pytest.raises(backends.Broken, match="outside of the chosen groups"):
+        asked_with(with_score, two_best)
+    with pytest.raises(pytest.skip.Exception, match="option group_score"):
+        asked_with(route, two_best)
+    with pytest.raises(pytest.skip.Exception, match="option held"):  # its second call, after a comparison
+        asked_with(route, best)
+
+
 def test_too_little_memory_is_not_a_defect():
     def route(z, k):
         if len(z) == 1:
@@ -756,6 +815,10 @@ def test_a_plan_may_be_an_array():
         backend = stranger(sinkhorn_plan=sinkhorn_plan)
         with pytest.raises(AssertionError, match="residual") if name == "wrong" else nullcontext():
             suite_of_sinkhorn.check_stopping(backend, Logits(large.Z[0], "free", 1), "float64")
+    backend = stranger(sinkhorn_plan=lambda logits: logits * np.nan)
+    with pytest.raises(AssertionError) as problem:
+        suite_of_sinkhorn.check_hard(backend, "random", (13, 3), 1.0, 0, "float32")
+    assert backend.ledger.blame(problem.value, "mine", "test").kind == "not finite", problem.value
 
 
 @pytest.mark.parametrize("preferred, fails", [(0.0, False), (1.0, True)])
@@ -847,6 +910,20 @@ def test_the_tokens_of_an_expert_have_no_order_and_any_ties(mask):
     assert not np.array_equal(other[0], wanted.token) and not np.array_equal(other[2], wanted.experts_per_token)
     for ours, theirs in zip(found, wanted, strict=True):
         assert np.array_equal(ours, theirs), (found, wanted)
+
+
+def test_an_expert_choice_may_be_its_tokens_and_gates():
+    """The function has no capacity without a limit, because no integer is infinite."""
+
+    def route(logits, capacity_factor=2.0):
+        math.ceil(capacity_factor)
+        return choose(logits, capacity_factor)[:2]
+
+    router, z = stranger(expert_choice_router=route).routers.expert_choice.expert_choice_router, np.eye(4)[[0, 1, 0]]
+    assert router.guarded((z, 4.0), {}, "float64").experts_per_token.tolist() == [4, 4, 4]
+    assert router.guarded((z, 1.0), {}, "float64").experts_per_token.tolist() == [3, 1, 0]
+    with pytest.raises(pytest.skip.Exception, match="refused: cannot convert float infinity"):
+        router.guarded((z, math.inf), {}, "float64")
 
 
 def test_an_order_that_hides_no_fault():
@@ -957,7 +1034,7 @@ def test_experts_of_closed_groups_are_a_defect():
     assert broken.value.kind == "excluded"
 
 
-def test_a_bias_update_has_two_designs():
+def test_a_bias_update_has_three_designs():
     def verdict(step):
         backend = stranger(update_bias=lambda bias, counts, rate=1e-3: bias + rate * step(counts))
         found = classify_backend(SimpleNamespace(balance=SimpleNamespace(update_bias=backend.namespace.update_bias)))
@@ -965,6 +1042,8 @@ def test_a_bias_update_has_two_designs():
 
     assert verdict(lambda counts: np.mean(counts) - counts) == ("error",)
     assert verdict(lambda counts: np.sign(np.mean(counts) - counts)) == ("sign",)
+    signs = lambda counts: np.sign(np.mean(counts) - counts)  # noqa: E731
+    assert verdict(lambda counts: signs(counts) - signs(counts).mean()) == ("sign, less its mean",)
     assert verdict(lambda counts: 0 * counts) == () and report.verdict_of("wrong", "balance.update_bias") == "defect"
 
 
