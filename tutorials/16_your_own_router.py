@@ -282,7 +282,7 @@ assert report.facts["ties"] != "lower index"
 
 # %% tags=["volatile"]
 for line in report.lines()[len(report.header) + 3 :]:
-    show(line)
+    print(line)
 
 # %% [markdown]
 # How to read it:
@@ -295,8 +295,7 @@ for line in report.lines()[len(report.header) + 3 :]:
 #   something else, which can be intended. A verdict on a router names its dialect.
 # - **besides**: every other fault, with its test and its input. One fault can cause another: the router takes its gates
 #   from our softmax, so a gate is nan if its probability is nan.
-# - **not asked**: no test reached this function. The test of the softmax also calls `log_sum_exp`, but stopped before
-#   that call.
+# - **not asked**: no test reached this function, for example because its only test stopped at an earlier fault.
 # - **not offered**: skipped calls, because our function does not have the option, or raised `NotImplementedError`. The
 #   suite did not check the effect of the options after "so not checked": no call with such an option returned a result.
 #
@@ -332,7 +331,7 @@ assert report["top_k_indices"].verdict == "right"
 # %% [markdown]
 # The values are right, but there is a new mistake: `-=` changes the array of the caller. If the caller uses the logits
 # again, for example in a balance loss, it gets wrong numbers. Our own test in the cell above missed this, because it
-# compared only results. One function is *not asked*: its test stopped before the call.
+# compared only results.
 #
 # ## 7. Right
 #

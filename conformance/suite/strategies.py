@@ -139,7 +139,7 @@ def weights(random: np.random.Generator, node):
     if isinstance(node, dict):
         return {child: weights(random, node[child]) for child in sorted(node)}
     shape, deviation = node
-    return random.standard_normal(shape) * (1.5 * deviation or 0.3) + (deviation == 0)
+    return random.standard_normal(shape) * np.where(deviation == 0, 0.3, 1.5 * deviation) + (deviation == 0)
 
 
 def case(name: str, seed: int) -> Case:
