@@ -281,8 +281,8 @@ assert report.facts["ties"] != "lower index"
 # the library that draws them.)
 
 # %% tags=["volatile"]
-for line in report.lines()[len(report.header) + 3 :]:
-    print(line)
+for line in report.lines(88)[len(report.header) + 3 :]:
+    show(line)
 
 # %% [markdown]
 # How to read it:

@@ -261,7 +261,8 @@ def _active(frame) -> np.ndarray:
 
 COLUMNS: dict[str, str | Callable] = {
     "flops": training_flops,
-    "sparsity": lambda frame: 1 - or_one(frame, "k") / _numbers(frame, "num_experts"),
+    # A dense run may have the k of the routed runs.
+    "sparsity": lambda frame: 1 - np.minimum(or_one(frame, "k") / _numbers(frame, "num_experts"), 1),
     "dense_parameters": "dense_parameter_count",
     "active_parameters": _active,
     "tokens": training_tokens,

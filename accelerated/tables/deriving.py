@@ -69,8 +69,6 @@ def derive(table: Cells) -> None:
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
     _tell_of_dense(table)
-    several = [i for i in np.flatnonzero(table.number("k") > 1) if table.cells["router_type"][i] == DENSE]
-    table.fill("k", dict.fromkeys(several, "1"), "1, since router_type is Dense")
     _runs(table)
     _drop_schedule(table)
     _steps(table)

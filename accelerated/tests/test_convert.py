@@ -10,6 +10,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.results.rows import COLUMNS
 from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.schema import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.tables.selection import select_rows
@@ -108,11 +109,13 @@ def test_a_column_that_is_named_goes_before_one_that_has_the_name(converted):
     assert frame["loss_validation"].tolist() == pytest.approx([row["val_loss"] for row in rows], rel=1e-14)
 
 
-def test_a_namesake_of_a_column_that_is_named_is_replaced_and_dense_runs_have_one_expert_per_token(converted):
+def test_a_namesake_of_a_column_that_is_named_is_replaced_and_dense_runs_have_no_idle_experts(converted):
     rows = [row | {"num_experts": 7, "k": 2} for row in make_runs() if row["E"] != 2]
     frame, remarks = converted(rows, MAP, {"router_type": "Hash"})
-    assert set(frame["k"][frame["router_type"] == "Dense"]) == {1} and set(frame["k"]) == {1, 2}
-    assert "k: 1, since router_type is Dense, in 6 of 30 rows" in remarks
+    sparsity = COLUMNS["sparsity"](frame)
+    assert (
+        set(sparsity[frame["router_type"] == "Dense"]) == {0} and sparsity.max() == 1 - 2 / frame["num_experts"].max()
+    )
     assert "replaced, by --columns: num_experts (by E)" in remarks
 
 

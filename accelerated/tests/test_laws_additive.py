@@ -147,7 +147,7 @@ def test_terms_without_effect_are_left_out():
     fit = fast.sparsity.fit_sparsity(total, tokens, idle, loss, None)
     assert fit.coefficients.b == 0
     assert fast.sparsity.predict_loss(total, tokens, idle, fit.coefficients) == pytest.approx(loss, rel=2e-3)
-    with pytest.raises(ValueError, match="the same for any delta, gamma, omega, zeta, E_start"):
+    with pytest.raises(ValueError, match="its best fit is the same for any .*E_start"):
         fast.joint.fit_joint(size, tokens, experts, loss, None)
 
 

@@ -330,7 +330,8 @@ def _multiple(inputs: list[tuple], answers: list) -> tuple[str, bool]:
         ratios = np.divide(answers, [dialect.function(*values) for values in inputs])
         *powers, weight = np.linalg.lstsq(sizes, np.log(np.maximum(ratios, 1e-30)), rcond=None)[0]
         powers, weight = np.rint(powers).astype(int), float(f"{np.exp(weight):.4g}")
-        if np.allclose(weight * np.exp(sizes[:, :3] @ powers), ratios, rtol=BOUNDS["dialects.same"].limit, atol=0):
+        error = np.abs(weight * np.exp(sizes[:, :3] @ powers) - ratios)
+        if np.all(error <= BOUNDS["dialects.same"].limit * np.abs(ratios)):
             parts = [f"{name}^{n}".removesuffix("^1") for name, n in zip("TEk", powers, strict=True) if n]
             number = [f"{weight:g}"] * (weight != 1)
             multiples.append(

@@ -173,7 +173,7 @@ class Report(NamedTuple):
         none = [room for room, (there, _) in counts.items() if not there]
         return [*some, *([f"none of {', '.join(none)}"] if none else [])]
 
-    def lines(self) -> list[str]:
+    def lines(self, width: int = WIDTH) -> list[str]:
         summary = f"{self.implemented} of {len(self.rows)} functions implemented: {', '.join(self.rooms())}"
         lines = [f"{key:14} {value}" for key, value in self.header.items()] + ["", summary, ""]
         lines.append(f"{'function':46} {'calls':>7} {'worst share':>11}  verdict")
@@ -183,10 +183,10 @@ class Report(NamedTuple):
             lines.append(f"{row.function:46} {row.examples:7} {share_in_words(row.share):>11}  {headline(row)}")
             if row.detail:
                 tests = f"{row.failed} failed test{'s' * (row.failed > 1)}, the first {row.test}"
-                lines += [*wrapped(row.detail), *([f"    {tests}"] if row.test else [])]
-            lines += [line for fault in row.besides[:FAULTS] for line in wrapped(f"besides {fault}")]
+                lines += [*wrapped(row.detail, width), *([f"    {tests}"] if row.test else [])]
+            lines += [line for fault in row.besides[:FAULTS] for line in wrapped(f"besides {fault}", width)]
             lines += [f"    and {len(row.besides) - FAULTS} more (all of them: --json)"] * (len(row.besides) > FAULTS)
-            lines += wrapped(row.left_out) if row.left_out else []
+            lines += wrapped(row.left_out, width) if row.left_out else []
             lines += [f"    {row.unchecked}"] if row.unchecked else []
             lines += [f"    defaults differ: {row.defaults}"] if row.defaults else []
             lines += [f"    call: {row.file}"] if row.file else []
@@ -230,10 +230,10 @@ class Report(NamedTuple):
         }
 
 
-def wrapped(text: str) -> list[str]:
+def wrapped(text: str, width: int = WIDTH) -> list[str]:
     """Return a message as lines for the terminal, without the end of a long one."""
     text = text if len(text) <= CUT else f"{text[:CUT]} ... (all of it: --json)"
-    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
 
 
 def headline(row: Row) -> str:
