@@ -16,7 +16,7 @@ from ..wording import plural
 from .cells import Cells, in_rows
 from .counting import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
 from .identity import step_like
-from .schema import BLANK, DENSE, TABLE_COLUMNS, spellings, to_numbers
+from .schema import BLANK, DENSE, TABLE_COLUMNS, YES_AND_NO, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
@@ -30,9 +30,9 @@ _SHAPES = {
 }
 """{fact of a shape: header of a column that may contradict what counts assume}."""
 _ACTIVATION = r"^model_options$|act(ivation)?([ _]?(fn|func(tion)?))?$|(ffn?|mlp)[ _]?(type|kind)$"
-_YES, _NO = ("true", "1", "1.0", "yes", "y", "t"), ("false", "0", "0.0", "no", "n", "f", "none")
+_YES, _NO = zip(*YES_AND_NO, strict=True)
 _DENSE = {
-    r"((is|use|has)_?)?(moe|routed|sparse)|router_type": _NO,
+    r"((is|use|has)_?)?(moe|routed|sparse)|router_type": (*_NO, "none"),
     "(is_?)?dense": _YES,
     "((model|arch(itecture)?|ffn|mlp)_?)?(type|kind|variant)|arch(itecture)?|model": ("dense",),
 }
@@ -68,7 +68,7 @@ def derive(table: Cells) -> None:
     _router(table)
     blank = [i for i in table.blank("num_experts") if table.cells["router_type"][i] == DENSE]
     table.fill("num_experts", dict.fromkeys(blank, "1"), "1, since router_type is Dense")
-    _tell_of_dense(table)
+    _check_dense(table)
     _runs(table)
     _drop_schedule(table)
     _steps(table)
@@ -107,7 +107,7 @@ def _router(table: Cells) -> None:
         table.remarks.append("router_type: " + ", ".join(f"{old} becomes {new}" for old, new in spelled.items()))
 
 
-def _tell_of_dense(table: Cells) -> None:
+def _check_dense(table: Cells) -> None:
     """Remark on names of routers that may mean dense.
 
     Raises:
@@ -264,7 +264,7 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
             routed, of_experts = table.cells["router_type"][i] != DENSE, fact in ("shared experts", "dense layers")
             if fact == "FFN width" and width and not granularity:
                 (shares if routed else of_dense)[value / width] = i
-            narrow = (granularity or 1) if fact == "FFN width" else 1  # the width may be that of a narrow expert
+            narrow = (granularity or 1) if fact == "FFN width" else 1  # some tables have the width of a narrow expert
             off = expected is not None and all(abs(value * n - expected) > _WIDTH * expected for n in (1, narrow))
             if off and (routed or not of_experts):
                 why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"

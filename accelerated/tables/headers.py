@@ -81,17 +81,17 @@ def check_headers(path, headers: dict[str, str], others: list[str], unit: str | 
     other = [name for name, header in words.items() if re.search(_OTHER_LOSS, header, re.IGNORECASE)]
     remarks = [f"{name}: a sum, or a loss per byte or word, cannot be compared with losses per token" for name in other]
     for name, (quantity, meaning) in _MEANINGS.items():
-        if re.search(rf"(?<![a-z])({quantity})(?![a-z])", headers.get(name, ""), re.IGNORECASE):
+        if _has_words(quantity, headers.get(name, "")):
             remarks.append(f"{name}: {shorten(headers[name])} seems to be another quantity; needed: {meaning}")
-    held_out = [name for name in others if re.search("loss", name, re.IGNORECASE) and _is_held_out(name)]
-    if held_out and "loss_validation" in headers and not _is_held_out(headers["loss_validation"]):
+    held_out = [name for name in others if re.search("loss", name, re.IGNORECASE) and _has_words(PARTS[1], name)]
+    if held_out and "loss_validation" in headers and not _has_words(PARTS[1], headers["loss_validation"]):
         used = shorten(headers["loss_validation"])
         remarks.append(f"loss_validation: is the column {used}, although there is also {shorten(held_out[0])}")
     return remarks
 
 
-def _is_held_out(name: str) -> bool:
-    return bool(re.search(rf"(?<![a-z])({PARTS[1]})(?![a-z])", name, re.IGNORECASE))
+def _has_words(words: str, header: str) -> bool:
+    return bool(re.search(rf"(?<![a-z])({words})(?![a-z])", header, re.IGNORECASE))
 
 
 def apply_units(table: Cells, units: dict[str, str]) -> None:

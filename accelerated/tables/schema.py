@@ -62,6 +62,8 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 NAME_COLUMNS = ("run", "run_name", "name", "Name")
 """Text columns with the names of runs in users' tables; messages show the first existing column."""
+YES_AND_NO = (("true", "false"), ("t", "f"), ("yes", "no"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
+"""How cells of users' tables answer yes and no, in lower case."""
 TEXTS_OF_LOSSES = (
     r"(.*[./])?((eval|val(id(ation)?)?|test|dev)[ _-]?(data[ _-]?)?(set|corpus|text|domain|source)|tokeni[sz]er)"
 )

@@ -26,7 +26,7 @@ from .log import (
     put_together,
 )
 from .reading import cut_short, read_cells
-from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, TEXTS_OF_LOSSES, name_column
+from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, TEXTS_OF_LOSSES, YES_AND_NO, name_column
 from .table import SOURCE, check_once, named
 from .trackers.kinds import read_piece
 
@@ -35,7 +35,6 @@ _OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
 _SUMMARY = r"(grand[ _-])?(total|sum|mean|average|avg|median|std|stdev|min|max|summary)s?\W*"
 _TEXTS = "data[ _-]?set|corpus|domain|subset|task|benchmark"
 """The header of a column with the text of a loss, if it changes within a run, or with the training text."""
-_YES_AND_NO = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"1.0", "0.0"})
 
 
 def sources_of(paths: list, columns: dict[str, str]) -> list[Source]:
@@ -190,11 +189,10 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
             raise InputError(f"{source.name}: {loss} is in {found[0]}; {how}, or rename the runs")
     for name in (name for name in source.cells if name not in columns.values() and not (source.is_log and name == RUN)):
         for loss in losses:
-            pairs = zip(source.cells[name], source.cells[loss], strict=True)
+            pairs = list(zip(source.cells[name], source.cells[loss], strict=True))
             texts = dict.fromkeys(text.strip() for text, cell in pairs if cell.strip() not in ABSENT)
             parts = [[text for text in texts if re.fullmatch(part, text, re.IGNORECASE)] for part in PARTS]
             if all(parts) and len(parts[1]) == 1 and loss == columns.get("loss_validation", "loss_validation"):
-                pairs = zip(source.cells[name], source.cells[loss], strict=True)
                 source.cells[loss] = ["" if text.strip() in parts[0] else cell for text, cell in pairs]
                 source.remarks.append(f"{loss}: left out in rows of {in_short(parts[0])}, by the column {name}")
                 continue
@@ -205,7 +203,8 @@ def _check_parts(source: Source, columns: dict[str, str], losses: list[str]) -> 
                     " choose one by --rows"
                 )
             named = any(re.fullmatch(f"(is[ _-]?)?({part})", name, re.IGNORECASE) for part in PARTS)
-            if named and {text.casefold() for text in texts} in _YES_AND_NO and _varies(source.cells, name, columns):
+            is_answer = {text.casefold() for text in texts} in map(set, YES_AND_NO)
+            if named and is_answer and _varies(source.cells, name, columns):
                 parts = [["rows with " + text] for text in texts]
             if all(parts):
                 kinds = f"{parts[0][0]} and of {parts[1][0]}, by the column {name}"

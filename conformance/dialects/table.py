@@ -94,7 +94,7 @@ CAPACITY = (
 
 
 def _rounding(inputs: list[tuple], answers: list) -> tuple[str, bool]:
-    """Return the formula of a capacity that rounds c k T / E or c T / E, with other limits than those of `CAPACITY`."""
+    """Return the formula of a capacity that rounds c k T / E or c T / E, with limits that `CAPACITY` lacks."""
     shares = {"c k T / E": lambda T, E, k, c: c * k * T / E, "c T / E, without k": lambda T, E, k, c: c * T / E}
     whole = {"up": math.ceil, "down": math.floor, "to the nearest": round} | {
         f"up to a multiple of {n}": lambda slots, n=n: n * math.ceil(slots / n) for n in (4, 8, 16, 32, 64, 128)

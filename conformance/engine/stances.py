@@ -89,10 +89,10 @@ def stance_of(backend, path: str) -> Stance:
             return set(options) <= set(options_of(TOP_K))
         return set(options) == set(FIXED[path]) and all(set(options[name]) & set(FIXED[path][name]) for name in options)
 
-    finding = judge(ask, precision=ask.precision, in_oracle=in_oracle)
-    if not getattr(backend.find(path), "returns_order", True):
+    finding, function = judge(ask, precision=ask.precision, in_oracle=in_oracle), backend.find(path)
+    if not getattr(function, "returns_order", True):
         finding = finding._replace(facts=tuple(fact for fact in finding.facts if fact[0] != "choice"))
-    route = getattr(backend.find(path), "route", None)
+    route = getattr(function, "route", None)
     if hasattr(route, "run") and finding.design and finding.design.scale != 1:
         words = f"the factor {finding.design.scale:g} can come from the activation of the experts, not from the gates"
         finding = finding._replace(facts=(*finding.facts, ("scale", words)))
