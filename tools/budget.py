@@ -130,7 +130,7 @@ def main() -> int:
         "# Numbers of tools/budget.py. They may fall freely. Each rise has a line that says what a user got for it."
     ]
     lines += ["rises = [", *(f"    {rise!r}," for rise in allowed.get("rises", []))]
-    lines += [f"    {options.write + ': ' + '; '.join(risen)!r},"] * bool(risen) + ["]"]
+    lines += [f"    {options.write!r},"] * bool(risen) + ["]"]
     for measure, entries in ({name: allowed[name] for name in allowed if name != "rises"} | numbers).items():
         lines += ["", f"[{measure}]", *(f'"{name}" = {number}' for name, number in sorted(entries.items()))]
     BUDGET.write_text("\n".join(lines) + "\n", "utf-8")
