@@ -29,8 +29,8 @@ from routelaws.conformance.adapters.blocks import Planted
 from routelaws.conformance.bounds import BOUNDS, UNIT, bound_in
 from routelaws.conformance.dialects import designs, judge
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, bad_gates, tie_rule, wrong_choice
-from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, dense, reason_of_many, told
+from routelaws.conformance.dialects.fitting import Answer, bad_gates, dense, tie_rule, wrong_choice
+from routelaws.conformance.dialects.judge import UNEXPLAINED, Fault, Finding, reason_of_many, told
 from routelaws.conformance.dialects.readings import LOW, Reading, explanation, rounded_to, sources, without_padding
 from routelaws.conformance.dialects.table import ACTIVATION
 from routelaws.conformance.engine import backends, page, stances

@@ -22,6 +22,15 @@ class Answer(NamedTuple):
     gate: np.ndarray  # [T, k]
 
 
+def dense(answer: Answer) -> np.ndarray:
+    """Return the outputs [T, E] of experts that return unit vectors. Numbers that are no experts add nothing."""
+    outputs = np.zeros(answer.probe.logits.shape)
+    inside = (answer.expert >= 0) & (answer.expert < outputs.shape[1])
+    tokens = np.broadcast_to(np.arange(len(outputs))[:, None], answer.expert.shape)
+    np.add.at(outputs, (tokens[inside], answer.expert[inside]), answer.gate[inside])
+    return outputs
+
+
 class Design(NamedTuple):
     """A form, a scale and a rule, with the number of plain answers that they do not fit."""
 

@@ -18,7 +18,7 @@ from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.compare import central_difference
 from routelaws.conformance.dialects import designs, fitting
 from routelaws.conformance.dialects.designs import Probe
-from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, fit, is_crowded, near, wrong_choice
+from routelaws.conformance.dialects.fitting import Answer, Design, bad_gates, dense, fit, is_crowded, near, wrong_choice
 from routelaws.conformance.dialects.readings import Reading, completed, explanation, has_capacity, key_of
 
 UNEXPLAINED = "no design that we know explains these calls"
@@ -323,15 +323,6 @@ def reason_of_many(answer: Answer) -> str:
         return "the output contains the input"
     tokens, experts = (np.count_nonzero(gates, axis=axis) for axis in (1, 0))
     return "each expert chooses the same number of tokens" if np.ptp(experts) == 0 and np.ptp(tokens) else ""
-
-
-def dense(answer: Answer) -> np.ndarray:
-    """Return the outputs [T, E] of experts that return unit vectors. Numbers that are no experts add nothing."""
-    outputs = np.zeros(answer.probe.logits.shape)
-    inside = (answer.expert >= 0) & (answer.expert < outputs.shape[1])
-    tokens = np.broadcast_to(np.arange(len(outputs))[:, None], answer.expert.shape)
-    np.add.at(outputs, (tokens[inside], answer.expert[inside]), answer.gate[inside])
-    return outputs
 
 
 def difference(design: Design, answer: Answer, precision: str) -> Difference | None:

@@ -18,6 +18,7 @@ from routelaws.conformance.dialects.fitting import (
     Answer,
     Design,
     bad_gates,
+    dense,
     is_crowded,
     off,
     scale_of,
@@ -292,12 +293,10 @@ def _in_steps(logits: np.ndarray, axis: int | None, step: Callable) -> np.ndarra
 
 def completed(design: Design, answer: Answer) -> Answer:
     """Return the answer with the best other experts in place of those with gate 0, which gates [T, E] do not name."""
-    rows = np.arange(len(answer.expert))[:, None]
-    gates = np.zeros(answer.probe.logits.shape)
-    gates[rows, answer.expert] = answer.gate
+    gates = dense(answer)
     served = np.broadcast_to(np.count_nonzero(gates, axis=0), gates.shape)  # of equal ones, a full expert drops tokens
     expert = np.lexsort((-served, -key_of(design, answer.probe), gates == 0), axis=1)[:, : answer.expert.shape[1]]
-    return answer._replace(expert=expert, gate=gates[rows, expert])
+    return answer._replace(expert=expert, gate=np.take_along_axis(gates, expert, axis=1))
 
 
 def _droppings(design: Design, answers: list[Answer]) -> Iterator[tuple[str, Callable]]:
