@@ -14,6 +14,7 @@ SECOND = Path(__file__).resolve().parents[2] / "study2"
 sys.path.insert(0, str(SECOND))
 
 import forecast  # noqa: E402
+import tables  # noqa: E402
 
 PLANTED = JointCoefficients(170.0, -0.45, -0.1, 0.0, 1.7e5, -0.8, 0.03, 0.0, 1.5, 300.0, 1.2)
 
@@ -32,6 +33,10 @@ def test_each_task_trains_one_size_with_all_its_budgets():
     assert all(len(each) == 1 for each in widths)
     assert saving(forecast.GRID, Part(0, 6)).startswith("22 of 33 runs train only their decay")
     assert [min(each) for each in widths] == sorted(run.model.d_model for run in forecast.GRID.runs[:6])
+
+
+def test_the_page_has_the_tables_of_its_runs():
+    assert tables.main(["--check"]) == 0
 
 
 @pytest.mark.slow  # profile intervals of 12 points for each router
@@ -55,3 +60,12 @@ def test_a_planted_joint_law_is_registered_once_and_scored(tmp_path, capsys, wri
     first = points[0]
     assert first["percent"] == pytest.approx([100 * (loss / first["loss"] - 1) for loss in first["measured"]])
     assert len(first["measured"]) == 2, "dense models have two seeds"
+    (tmp_path / "README.md").write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("gains", "prediction")))
+    full.rename(tmp_path / "results.csv")
+    assert tables.main([str(tmp_path), "--check"]) == 1 and tables.main([str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    for point in points:
+        low, high = point["run"]
+        measured = ", ".join(f"{loss:.3f}" for loss in point["measured"])
+        row = [point["router"], point["E"], f"{point['D'] / 1e6:.1f}M", f"{point['loss']:.3f}"]
+        assert " | ".join(map(str, [*row, f"{low:.3f} to {high:.3f}", measured])) in page
