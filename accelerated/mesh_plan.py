@@ -30,7 +30,7 @@ from typing import NamedTuple
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import parameter_shapes
 
-from .attention import KEPT_WEIGHTS, LEAST_HALF
+from .attention import KEPT_WEIGHTS, parts_of
 from .cross_entropy import CHUNK_LOGITS, WIDER
 from .errors import InputError
 from .experts import expert_capacity
@@ -52,9 +52,10 @@ LOGITS = CHUNK_LOGITS * WIDER
 FAST, LANES = 2**27, 128
 """Bytes of the fast memory (VMEM) of a TPU v5e, and the multiple to which a TPU pads rows."""
 
-LOGIT_ARRAYS = 6
-"""Arrays of the size of attention's weights in the backward pass of a block: XLA writes each shifted array three times,
-in other shapes, and stores the arrays of both halves."""
+BLOCK_ARRAYS = 2.5, 3.5, 1.5
+"""Arrays that XLA stores in the backward pass of a block, relative to those of attention (without weights), to the
+weights of the two largest parts of attention, and to those of the FFN: arrays, their gradients and copies in other shapes.
+The numbers come from docs/pods.csv."""
 
 SPARE = 1.25
 """Bytes of temporaries that XLA allocates without rematerialisation, relative to the largest number of bytes in use at
@@ -349,7 +350,7 @@ def activation_bytes(
     experts process per token (`_processed_rows`). Per token:
 
         each block    4 d a + 4 A/model a        the residual stream, both norms; queries, keys, values, their mixture
-                      3/4 S H/model a            the weights of attention in two halves, unless it recomputes them
+                      (p + 1)/(2 p) S H/model a  the weights of attention in p parts, unless it recomputes them
         a dense FFN   n f/model a                `HIDDEN_ARRAYS` n
         a routed one  r (2 d + n f/(G model)) a and 8 E G for scores; n s f/(G model) a for s shared experts; with a
                       latent width l, r (2 l + ...) a and 2 l a for the projected tokens and sums
@@ -357,8 +358,9 @@ def activation_bytes(
     Rematerialised blocks keep only their input d a. A step then has three phases:
 
         loss          a copy of the weights in bfloat16; a chunk of logits, twice; the embedding's gradient
-        backward      6 bytes per parameter: the copies, and the gradients of all blocks; the arrays of one block, with
-                      `LOGIT_ARRAYS` for attention (of one sequence in float32), unless they fit into the `FAST` memory
+        backward      6 bytes per parameter: the copies, and the gradients of all blocks; the arrays of one block, each
+                      `BLOCK_ARRAYS` times (weights of a single sequence with 8 bytes), unless they fit into the `FAST`
+                      memory
         update        4 bytes per parameter for new weights, with heads narrower than `LANES` padded. If there is room,
                       XLA also copies old weights
 
@@ -370,7 +372,8 @@ def activation_bytes(
     width, model, kqv = WIDTHS[dtype], mesh.model, config.kqv_size
     tokens, heads = batch_size * sequence_length // mesh.shards(), config.heads / model
     arrays = HIDDEN_ARRAYS[config.activation]
-    halves = 3 / 4 if config.objective == "causal" and sequence_length >= 2 * LEAST_HALF else 1
+    parts = parts_of(sequence_length, config.objective == "causal")
+    seen, two = (parts + 1) / (2 * parts), (2 * parts - 1) / parts**2
     attention, keys = 4 * width * (config.d_model + heads * kqv), sequence_length * heads
     plain = arrays * config.ffn_width / model * width
     rows = _processed_rows(config, mesh, tokens) / tokens
@@ -381,14 +384,16 @@ def activation_bytes(
     unrolled = (config.num_routed or config.num_wide or config.blocks) <= _WRITTEN_OUT
     kept = config.num_routed * routed + config.num_wide * wide
     kept += config.blocks * attention + (config.blocks - config.num_routed - config.num_wide) * plain
-    kept += config.blocks * halves * keys * width * (unrolled or sequence_length <= KEPT_WEIGHTS * kqv)
+    kept += config.blocks * seen * keys * width * (unrolled or sequence_length <= KEPT_WEIGHTS * kqv)
     count = sum(piece.count for piece in _pieces(config, mesh))
     matrices = 5 if config.positions == "relative" else 4
     padded = count + matrices * config.blocks * config.d_model * heads * (-kqv % LANES)
     chunk = min(tokens, max(LOGITS // config.vocab_size, 1)) * config.vocab_size
     copies, of_embedding = width * count * (width < 4), 4 * config.vocab_size * config.d_model
-    of_logits = LOGIT_ARRAYS * halves * keys * (width if batch_size > mesh.shards() else 4)
-    block = tokens * (attention + of_logits + (routed if config.num_routed else wide if config.num_wide else plain))
+    weights = two * keys * (width if batch_size > mesh.shards() else 8)
+    ffn = routed if config.num_routed else wide if config.num_wide else plain
+    sizes = attention, weights, ffn
+    block = tokens * sum(times * size for times, size in zip(BLOCK_ARRAYS, sizes, strict=True))
     block *= block > FAST
     phases = copies + (4 + width) * chunk + of_embedding, 6 * count + block, 4 * padded
     if unrolled:

@@ -3,7 +3,7 @@
 Each row has a slice, a mesh and the fields of a run, and for a device in a step: bytes, FLOPs and sent bytes. The
 script compiles the rows that have none of these numbers, one after the other, and writes each result at once. If a row
 has only the kind of a slice, the script takes the smallest slice on which the run fits, by `plan-mesh` and by the
-compiler. It needs libtpu (`pip install 'routelaws[train,tpu]'`).
+compiler. It prints the table of docs/scale.md. It needs libtpu (`pip install 'routelaws[train,tpu]'`).
 
 XLA first assigns memory to all arrays. Then libtpu generates code, which takes most of the time and needs more memory.
 The script stops in between. The column `final` has the temporaries of complete compilations, by `routelaws compile`.
@@ -19,9 +19,10 @@ from pathlib import Path
 
 from routelaws.accelerated.commands.run_flags import fields_of_size
 from routelaws.accelerated.hlo import Program
-from routelaws.accelerated.mesh_plan import feasible_meshes, plan_device
+from routelaws.accelerated.mesh_plan import feasible_meshes, parse_mesh, plan_device
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
 from routelaws.accelerated.training.slices import lower_run, memory_of_slice, size_of_slice
+from routelaws.reference.accounting import SIZES
 
 TABLE = Path(__file__).resolve().parents[1] / "docs/pods.csv"
 
@@ -107,6 +108,36 @@ def assigned(row: dict[str, str]) -> dict[str, int] | None:
     return sizes | {name: round(value / steps) for name, value in work.items()}
 
 
+def ratio(row: dict[str, str]) -> float:
+    """Return the planned memory, relative to the memory by the compiler.
+
+    Before code is generated there are no buffers of collectives, which the plan counts as gradients.
+    """
+    config = config_of(row)
+    plan = plan_device(config.model, parse_mesh(row["mesh"]), config.batch_size, config.sequence_length, config.dtype)
+    planned = plan.memory(config.rematerialise) - (0 if row["final"] else plan.gradients)
+    return planned / (int(row["arguments"]) + int(row["final"] or row["temporaries"]))
+
+
+def page(rows: list[dict[str, str]]) -> list[str]:
+    """Return the lines of the table of docs/scale.md: for each size, E and kind of slice, its smallest slice."""
+    lines, chosen = {}, [row for row in rows if row["run"].startswith("size=")]
+    for row in sorted(chosen, key=lambda row: -size_of_slice(row["slice"])):
+        config, mesh = config_of(row), parse_mesh(row["mesh"])
+        model, tokens = config.model, config.batch_size * config.sequence_length
+        size, experts = row["run"].split()[0].removeprefix("size="), model.experts if model.num_routed else 0
+        memory = int(row["arguments"]) + int(row["temporaries"])
+        flops = int(row["flops"]) * mesh.devices() / tokens / config.accounting().flops_per_token
+        sent = [int(row[name]) for name in COLLECTIVES]
+        share = sum(sent) / (int(row["moved"]) + sum(sent))
+        axes = ",".join(axis for axis in row["mesh"].split(",") if not axis.endswith("=1"))
+        numbers = [f"{memory / 1e9:.3g}", f"{ratio(row):.2f}", f"{flops:.2f}", *(f"{each / 1e9:.3g}" for each in sent)]
+        key = list(SIZES).index(size), experts, list(SHAPES).index(row["slice"].partition(":")[0])
+        cells = [size, str(experts or "dense"), row["slice"], axes, *numbers, f"{share:.2%}"]
+        lines[key] = f"| {' | '.join(cells)} |"
+    return [lines[key] for key in sorted(lines)]
+
+
 def main() -> None:
     rows = read()
     for row in rows:
@@ -121,6 +152,7 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(rows)
         print(*row.values(), flush=True)
+    print(*page(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -86,9 +86,11 @@ def assert_same(found, wanted, limit, what):
 
 
 @pytest.mark.parametrize(
-    ("length", "width", "causal", "relative", "mask"),  # two halves from 128 on; with width 40, the weights are kept
+    ("length", "width", "causal", "relative", "mask"),
+    # two parts from 128 on, three from 768 on; with width 40, the weights are kept
     [(1, 2, True, True, True), (5, 1, False, True, True), (131, 2, True, True, True), (130, 40, True, True, False),
-     pytest.param(130, 40, True, False, True, marks=pytest.mark.slow), (9, 4, False, False, True)],
+     pytest.param(130, 40, True, False, True, marks=pytest.mark.slow), (770, 2, True, True, True),
+     (9, 4, False, False, True)],
 )  # fmt: skip
 def test_attention(length, width, causal, relative, mask):
     given = inputs(length, width, causal, relative, mask)

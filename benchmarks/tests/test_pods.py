@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import pods
+from routelaws.accelerated.attention import parts_of
 from routelaws.accelerated.mesh_plan import parse_mesh, plan_device, sent_rows
 
 ROWS = pods.read()
@@ -12,28 +13,23 @@ def name(row):
     return f"{row['slice']} {row['run']} {row['mesh']}".replace(" ", ",")
 
 
-def ratio(row) -> float:
-    """Return the planned memory, relative to the memory by the compiler.
-
-    Before code is generated there are no buffers of collectives, which the plan counts as gradients.
-    """
-    config = pods.config_of(row)
-    plan = plan_device(config.model, parse_mesh(row["mesh"]), config.batch_size, config.sequence_length, config.dtype)
-    state = plan.parameters + plan.optimizer
-    assert state < int(row["arguments"]) < 1.08 * state, "the state, a batch and the rates"
-    planned = plan.memory(config.rematerialise) - (0 if row["final"] else plan.gradients)
-    return planned / (int(row["arguments"]) + int(row["final"] or row["temporaries"]))
-
-
 def test_the_plan_agrees_with_the_compiler_of_tpus():
-    """The formulas come from rows with the use "fit"; two changed after the first rows with the use "check".
+    """The formulas come from rows with the use "fit"; the others were compiled later."""
+    for row in ROWS:
+        config = pods.config_of(row)
+        shape = config.batch_size, config.sequence_length, config.dtype
+        plan = plan_device(config.model, parse_mesh(row["mesh"]), *shape)
+        state = plan.parameters + plan.optimizer
+        assert state < int(row["arguments"]) < 1.08 * state, "the state, a batch and the rates"
+    ratios = {use: [pods.ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check")}
+    assert 0.9 < min(ratios["fit"]) and sum(each < 1.2 for each in ratios["fit"]) > 0.9 * len(ratios["fit"])
+    assert 0.95 < min(ratios["check"]) and max(ratios["check"]) < 1.35
+    assert sum(each < 1.15 for each in ratios["check"]) >= 0.75 * len(ratios["check"])
 
-    Some plans are much too large.
-    """
-    ratios = {use: [ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check")}
-    assert 0.8 < min(ratios["fit"]) and max(ratios["fit"]) < 1.25
-    assert 0.95 < min(ratios["check"]) and max(ratios["check"]) < 1.65
-    assert sum(each < 1.15 for each in ratios["check"]) > 0.75 * len(ratios["check"])
+
+def test_the_page_has_the_rows():
+    text = (pods.TABLE.parent / "scale.md").read_text(encoding="utf-8")
+    assert "\n".join(pods.page(ROWS)) in text
 
 
 def products(config, mesh) -> float:
@@ -43,7 +39,8 @@ def products(config, mesh) -> float:
     tokens = config.batch_size * length // mesh.shards()
     again = config.rematerialise  # the forward pass of the blocks runs twice, but its last product once
     loop = (model.num_routed or model.blocks) > 4 and not again  # two of attention's three products run again
-    projections, attention = 8 * d * a, 3 * 2 * length * a * 3 / 4
+    parts = parts_of(length, causal=True)
+    projections, attention = 8 * d * a, 3 * 2 * length * a * (parts + 1) / (2 * parts)
     distances = 2 * d * a * length / tokens  # once for all sequences, and they need no gradient
     block = (3 + again) * (projections + attention) + loop * attention * 2 / 3 + (2 + again) * distances
     ffn = 16 * d * d / mesh.model
