@@ -406,13 +406,16 @@ def activation_bytes(
 def _processed_rows(config: ModelConfig, mesh: MeshShape, tokens: int) -> int:
     """Return the number of rows that the experts of one device process in a routed block, with empty rows.
 
-    Without a capacity, a device can receive all tokens of the axis expert. If it has several experts, they process up
-    to twice as many rows, because each expert processes whole blocks.
+    If the device has all experts, they process its own assignments, at most one in each slot. Else, without a capacity,
+    a device can receive all tokens of the axis expert. If it has several experts, they process up to twice as many
+    rows, because each expert processes whole blocks.
     """
     if config.num_routed == 0 or config.router == "mixture_of_tokens":
         return sent_rows(config, tokens)
     if len(config.parts) > 1:
         return max(_processed_rows(part, mesh, tokens) for part, _ in config.parts)
+    if mesh.expert == 1:
+        return min(config.choices * tokens, sent_rows(config, tokens))
     if expert_capacity(tokens, config.expert_count, config.choices, config.capacity_factor) < tokens:
         return sent_rows(config, tokens)
     experts = config.expert_count // mesh.expert
