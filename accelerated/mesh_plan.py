@@ -54,8 +54,8 @@ FAST, LANES = 2**27, 128
 
 BLOCK_ARRAYS = 2.5, 3.5, 1.5
 """Arrays that XLA stores in the backward pass of a block, relative to those of attention (without weights), to the
-weights of the two largest parts of attention, and to those of the FFN: arrays, their gradients and copies in other shapes.
-The numbers come from docs/pods.csv."""
+weights of the two largest parts of attention, and to those of the FFN. They include gradients and copies in other
+shapes; the numbers come from docs/pods.csv."""
 
 SPARE = 1.25
 """Bytes of temporaries that XLA allocates without rematerialisation, relative to the largest number of bytes in use at

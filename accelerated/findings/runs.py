@@ -50,6 +50,7 @@ class TableRun(NamedTuple):
     frequency: float | None  # R, share of the routed blocks; None if not given, and for dense runs
     flop_increase: float
     seed: int
+    tokens: float | None  # of the training up to this evaluation
     total_parameters: float | None  # P
     flops: float | None  # F, TeraFLOPs of the forward pass of 2,048 tokens
     suspect: str  # reason not to trust the run, or ""
@@ -98,7 +99,7 @@ def usual(runs: list[TableRun]) -> list[TableRun]:
 
 def point_of(run: TableRun) -> tuple:
     """Return a key that is equal for runs whose rows differ only in the seed."""
-    return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase
+    return run.router, run.size, run.experts, run.k, run.frequency, run.flop_increase, run.tokens
 
 
 class Repeated(NamedTuple):

@@ -212,6 +212,7 @@ def _run(table: Source, row: dict, tokens: float) -> TableRun:
         frequency,
         _number(row, "flop_increase") or 1.0,
         int(_number(row, "seed") or 0),
+        _number(row, "tokens"),
         _number(row, "total_parameter_count"),
         flops and flops * TABLE_SEQUENCE_LENGTH / tokens / 1e12,
         _suspicion(row, frequency) if table.released else "",

@@ -53,6 +53,7 @@ def run(router, size, experts, loss, **fields) -> TableRun:
         "frequency": None if router == "Dense" else 0.5,
         "flop_increase": 1.0,
         "seed": 42,
+        "tokens": None,
         "total_parameters": 1.0,
         "flops": 1.0,
         "suspect": "",

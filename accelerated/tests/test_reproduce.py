@@ -332,7 +332,7 @@ def test_seeds_are_told_from_other_differences():
     assert by_size.deviation == pytest.approx(math.sqrt((0.02 + 2e-6) / 3))
     assert found.equal_p == 1 and by_size.equal_p == pytest.approx(equal_variances([0.02, 2e-6], [1, 2]))
     assert seed_scatter(runs[::2]) is None
-    for other in ({"k": 2}, {"frequency": 0.25}, {"flop_increase": 2.0}):  # such runs have not the same configuration
+    for other in ({"k": 2}, {"frequency": 0.25}, {"flop_increase": 2.0}, {"tokens": 1e9}):  # not the same configuration
         one, more = run("Hash", 100, 4, 3.0), run("Hash", 100, 4, 2.9, **other)
         assert seed_scatter([one, more._replace(seed=1)]) is None
     runs += [run("Hash", 100, 16, 10 ** (0.1 * seed), seed=seed) for seed in range(3)]
