@@ -63,7 +63,10 @@ def inspect(
         raise InputError("name the folder of a run, or --trace FILE, which --model may describe")
     if trace is not None:
         others = {"text": text, "tokens": tokens, "against": against, "transformers": transformers or None}
-        refuse(others | {"steps": steps}, "it cannot be used with --trace; leave it out")
+        refuse(
+            others | {"steps": steps, "split": None if split == "validation" else split},
+            "it cannot be used with --trace; leave it out",
+        )
         return _check_trace(trace, model, out, page, json)
     if (split == "train") != (steps is not None):
         raise InputError("--split train and --steps go together; give both, or neither")

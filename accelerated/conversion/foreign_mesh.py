@@ -161,7 +161,7 @@ def plan_device(
         raise InputError(f"mesh {mesh}: {problem}")
     sizes, width, routed = model.sizes, WIDTHS[dtype], np.flatnonzero(model.routed)
     shares = np.broadcast_to(1 / sizes["E"] if loads is None else loads, (len(routed), sizes["E"]))
-    groups = shares.reshape(len(routed), mesh.expert, -1).sum(axis=2)
+    groups = shares.reshape(len(routed), mesh.expert, sizes["E"] // mesh.expert).sum(axis=2)
     busiest = dict(zip(routed.tolist(), mesh.expert * groups.max(axis=1), strict=True))
     moved = np.maximum((mesh.expert - 1) * groups.max(axis=1), 1 - groups.min(axis=1))
     leaving = dict(zip(routed.tolist(), moved, strict=True))

@@ -276,6 +276,12 @@ def test_a_mesh_counted_by_hand():
     assert skewed.activations == round(plan.activations + 4 * more * 2)
 
 
+def test_a_model_without_routed_blocks_sends_nothing_to_experts():
+    model = read_model(SMALL | {"mlp_only_layers": [0, 1, 2]})
+    plan = plan_device(model, ForeignMesh(data=4, expert=4), 8, 4, "bfloat16", zipf_loads(4, 2, 1.0))
+    assert plan.all_to_all == 0 and plan.parameters == 2 * sums(model)[0]
+
+
 def test_a_pipeline_holds_the_micro_batches_that_are_in_flight():
     model = read_model(MIXTRAL)
     plans = [plan_device(model, ForeignMesh(1, 1, 4), batch, 4, "bfloat16") for batch in (1, 2, 4, 8)]
@@ -358,7 +364,10 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     assert array == traced
     np.savez(mixtral / "other.npz", token=np.arange(50), expert=expert[1:])
     line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "other.npz"), code=2)
-    assert "has experts of shape [31, 50, 2]; the model has 32 routed blocks of 8 experts" in line
+    assert "other.npz: it has 31 layers; the model has 32 routed blocks; use a trace of this model" in line
+    np.savez(mixtral / "empty.npz", token=np.arange(50), expert=expert * np.arange(32)[:, None, None].clip(max=1) - 1)
+    line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "empty.npz"), code=2)
+    assert "negative: no route was recorded; use a trace of this model, with an expert in each routed block" in line
 
 
 @pytest.mark.parametrize(("flags", "message"), [
