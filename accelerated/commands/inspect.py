@@ -129,9 +129,6 @@ def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, ste
     if transformers:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has all needed files
         return trace_transformers(folder, text, tokens=tokens)
-    config = folder / "config.json"
-    if config.is_file() and b'"model_type"' in config.read_bytes():
-        raise InputError(f"{folder}: holds a model of transformers; add --transformers")
     from ..inspection.own_run import (  # imports training and JAX, which a model of transformers does not need
         trace_folder,
         trace_steps,

@@ -77,6 +77,8 @@ class Recorded(NamedTuple):
         logits: [n, T, E], or None
         token: [T'] integers, or None; more than T if tokens were not routed
         start: [T] whether a token begins a sequence
+        block: [n] numbers of the layers, from 1, or None
+        experts: E, or None
     """
 
     expert: np.ndarray
@@ -84,6 +86,8 @@ class Recorded(NamedTuple):
     logits: np.ndarray | None
     token: np.ndarray | None
     start: np.ndarray
+    block: np.ndarray | None = None
+    experts: int | None = None
 
 
 def read_recorded(path: Path, design: Design | None) -> Recorded:
@@ -142,7 +146,14 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
                 f"{path}: has {name} of type {part.dtype} and shape {list(part.shape)}; needed: numbers {needed}, with "
                 f"the n and T of the experts, which are [n, T, k] = {list(expert.shape)}"
             )
-    return Recorded(expert, gate, logits, tokens, np.asarray(position) == 0)
+    block, experts = content.get("block"), content.get("experts")
+    for name, part, like, needed in (("block", block, expert[:, 0, 0], "[n] numbers"), ("experts", experts, 0, "one")):
+        if part is not None and (
+            part.shape != np.shape(like) or part.dtype.kind not in "iu" or not 0 < part.min() <= MOST
+        ):
+            raise InputError(f"{path}: has {name} {in_short(part.ravel().tolist())}; needed: {needed} from 1 to {MOST}")
+    starts = np.asarray(position) == 0
+    return Recorded(expert, gate, logits, tokens, starts, block, None if experts is None else int(experts))
 
 
 def _known(design: Design | None, path: Path, what: str) -> Design:
@@ -226,7 +237,7 @@ def problems(of: Recorded, design: Design | None = None) -> dict[str, str]:
 
 
 def _experts(of: Recorded) -> int:
-    return int(of.expert.max()) + 1 if of.logits is None else of.logits.shape[2]
+    return of.experts or int(of.expert.max()) + 1 if of.logits is None else of.logits.shape[2]
 
 
 def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
@@ -255,7 +266,7 @@ def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:
     if least < 0:
         missing = (expert < 0).all(axis=(0, 2))
         where = f"of {plural(int(missing.sum()), 'token')}" if missing.any() else "of some choices"
-        yield "missing", f"the experts {where} are negative: no route was recorded"
+        yield "missing", f"the experts {where} are negative: no route was recorded, or no expert chose them"
     elif most == experts and least >= 1:
         yield "counted from 1", f"its experts are 1 to {most}; subtract 1"
     elif most >= experts and (expert[:, :, -1] == expert[0, 0, -1]).all():
@@ -409,7 +420,7 @@ def as_trace(of: Recorded, name: str, design: Design | None) -> Trace:
         InputError: no choice is an expert.
     """
     expert = of.expert.astype(np.int64)
-    blocks, tokens = np.arange(1, len(expert) + 1), expert.shape[1]
+    blocks, tokens = np.arange(1, len(expert) + 1) if of.block is None else of.block, expert.shape[1]
     kept = np.ones(len(expert), bool)
     if design and len(expert) == design.layers:
         kept = np.isin(blocks, design.blocks)

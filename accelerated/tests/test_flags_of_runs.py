@@ -504,7 +504,9 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert told("inspect", lender, "--transformers").endswith("--transformers needs a text; add --text FILE\n")
     assert "transformers" in told("inspect", lender, "--transformers", "--text", tmp_path / "text.txt")
     (tmp_path / "config.json").write_text('{"model_type": "olmoe"}')
-    assert told("inspect", tmp_path).endswith("holds a model of transformers; add --transformers\n")
+    for command in ("inspect", "evaluate"):
+        taken = "use routelaws inspect --transformers, or convert-weights --to run"
+        assert told(command, tmp_path).endswith(f"holds a model of transformers; {taken}\n")
 
 
 @of("inspect", "--trace", "--model")

@@ -367,7 +367,7 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     assert "other.npz: it has 31 layers; the model has 32 routed blocks; use a trace of this model" in line
     np.savez(mixtral / "empty.npz", token=np.arange(50), expert=expert * np.arange(32)[:, None, None].clip(max=1) - 1)
     line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "empty.npz"), code=2)
-    assert "negative: no route was recorded; use a trace of this model, with an expert in each routed block" in line
+    assert "no expert chose them; use a trace of this model, with an expert in each routed block" in line
 
 
 @pytest.mark.parametrize(("flags", "message"), [

@@ -263,6 +263,8 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
     ({"expert": np.zeros((1, 2, 2), int), "gate": np.zeros((1, 2, 3))}, "has gate of type float64 and shape [1, 2, 3]"),
     ({"expert": np.zeros((1, 2, 2), int), "position": np.zeros(3)}, "has positions of shape [3]"),
     ({"expert": np.zeros((1, 2, 2), int), "token": np.zeros(2)}, "has tokens of type float64"),
+    ({"expert": np.zeros((2, 2, 2), int), "block": np.zeros(2, int)}, "has block 0, 0; needed: [n] numbers from 1"),
+    ({"expert": np.zeros((2, 2, 2), int), "experts": np.array([4])}, "has experts 4; needed: one from 1 to 65535"),
     ({"a": np.full((9, 2), -1)}, "has only numbers out of range, and no expert of a routed block"),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_are_one_line(arrays, message, design, tmp_path):
@@ -342,6 +344,9 @@ def test_the_command_names_problems_and_shows_loads(design, tmp_path, capsys):
         assert "busiest expert" in text and "bits: token" in text
     with np.load(tmp_path / "ours.npz") as stored:
         assert stored["block"].tolist() == [2, 3, 4, 5] and np.array_equal(stored["expert"], expert)
+    np.savez(tmp_path / "few.npz", expert=expert % 4, block=np.arange(1, 9, 2), experts=np.array(8))
+    [first, second, *_] = json.loads(said(capsys, "--trace", tmp_path / "few.npz", "--json"))["blocks"]
+    assert (first["block"], second["block"], len(first["load"])) == (1, 3, 8)
     report = json.loads(said(capsys, "--trace", tmp_path / "ours.npz", "--json", "--page", tmp_path / "page.html"))
     shown = (tmp_path / "page.html").read_text()
     assert '<li class="bad">padding: 10 tokens' in shown and "tokens were routed, in 4 routed blocks" in shown
