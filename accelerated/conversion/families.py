@@ -177,6 +177,10 @@ FAMILIES = {
 """The families of transformers 5.24 that this file counts, by `model_type`."""
 
 
+MOST = 2**24
+"""Largest number of experts of all blocks. Our choice: a plan has arrays of this size."""
+
+
 NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "minimax_m2", "mixtral")
 """Families whose gates sum to 1; others say so by `norm_topk_prob`."""
 
@@ -254,6 +258,8 @@ def read_model(values: dict) -> ForeignModel:
         keys |= {"K": "num_key_value_heads=0", "h": family.head}
     sizes = {letter: _number(values, key, 0 if "=" in key else 1) for letter, key in keys.items()}
     sizes["s"] = math.prod(_number(values, key, 0) for key in family.shared.split()) if family.shared else 0
+    if sizes["L"] * sizes["E"] > MOST:
+        raise InputError(f"{sizes['L']} blocks of {sizes['E']} experts exceed {MOST:,} experts in all")
     if sizes["k"] > sizes["E"]:
         raise InputError(f"{sizes['k']} experts per token exceed its {sizes['E']} experts")
     if family.attention == "latent":

@@ -164,9 +164,9 @@ def _known(design: Design | None, path: Path, what: str) -> Design:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        if path.suffix == ".json":
-            return _of_json(path)
         content = read_bytes(path)
+        if content.lstrip()[:1] in (b"{", b"["):
+            return _of_json(path)
         if not content.startswith((b"PK", b"\x93NUMPY")):
             raise ValueError("its first bytes are those of another form")
         stored = np.load(io.BytesIO(content), allow_pickle=False)

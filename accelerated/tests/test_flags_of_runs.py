@@ -534,6 +534,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
             ["--split", "train", "--steps", "3:2"],
             "--steps 3:2 is not a range of steps; give the first and the last step",
         ),
+        (["--split", "train", "--steps", "4:5"], "--steps 4:5: the run has 4 steps; use steps from 1 to this number"),
         (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: it cannot be used with --split train"),
     ):
         assert line in told("inspect", run, *words)

@@ -173,6 +173,7 @@ def test_lists_of_blocks_are_lists(changes, message):
     ({"num_local_experts": 0}, "num_experts or num_local_experts is 0; use a whole number of at least 1"),
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; use true or false"),
     ({"model_type": "llama4", "text_config": {}}, "to count the text model, save text_config as a config.json"),
+    ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
     ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
 ])  # fmt: skip
 def test_a_wrong_configuration_is_one_line(changes, message, tmp_path, capsys):

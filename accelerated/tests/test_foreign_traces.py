@@ -224,9 +224,9 @@ def test_files_of_other_programs_are_read(design, tmp_path):
     parts = [encoded(npy(part)) for part in (by_token[:9], by_token[9:])]
     response = {"prompt_token_ids": ids[:9], "prompt_routed_experts": parts[0], "choices": [{"token_ids": ids[9:],
                 "routed_experts": parts[1]}]}  # fmt: skip
-    (tmp_path / "split.json").write_text(json.dumps(response))
+    (tmp_path / "split.jsonl").write_text(json.dumps(response))
     np.savez(tmp_path / "names.npz", **{f"layer_{i + 8}_top2": part for i, part in enumerate(expert)})
-    for name in ("vllm.npy", "vllm.json", "split.json", "sglang.json", "megatron.npz", "names.npz", "llama.npz"):
+    for name in ("vllm.npy", "vllm.json", "split.jsonl", "sglang.json", "megatron.npz", "names.npz", "llama.npz"):
         of = read_recorded(tmp_path / name, design)
         assert np.array_equal(of.expert, expert), name
         assert (problems(of, design) == {}) == (name != "sglang.json"), name
