@@ -185,6 +185,21 @@ NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "mi
 """Families whose gates sum to 1; others say so by `norm_topk_prob`."""
 
 
+BIASED = (
+    "afmoe",
+    "deepseek_v3",
+    "deepseek_v32",
+    "dots1",
+    "ernie4_5_moe",
+    "exaone_moe",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "hy_v3",
+)
+BIASED += ("kolibri1", "minimax_m2", "solar_open")
+"""Families whose routers choose by the logits and a bias, which is a buffer."""
+
+
 class Tensor(NamedTuple):
     part: str  # one of PARTS
     letters: tuple[str, ...]
@@ -206,6 +221,7 @@ class ForeignModel(NamedTuple):
         block: {whether a block is routed: its tensors}
         head: tensors after the blocks; with tied embeddings only the last norm
         gate_sum: sum of the gates of a token; None if unknown
+        largest: whether the experts of a token are those with the largest logits
     """
 
     kind: str
@@ -215,11 +231,12 @@ class ForeignModel(NamedTuple):
     block: dict[bool, list[Tensor]]
     head: list[Tensor]
     gate_sum: float | None
+    largest: bool
 
     def design(self) -> Design:
         """Return what the model says about its routing."""
         blocks = np.flatnonzero(self.routed) + 1
-        return Design(self.sizes["E"], self.sizes["k"], blocks, len(self.routed), self.gate_sum)
+        return Design(self.sizes["E"], self.sizes["k"], blocks, len(self.routed), self.gate_sum, self.largest)
 
     def parts(self) -> dict[str, tuple[int, int]]:
         """Return {part: (total, active parameters)}, without empty parts."""
@@ -278,7 +295,8 @@ def read_model(values: dict) -> ForeignModel:
     block = {each: _block(values, family, sizes, each) for each in (False, True)}
     normalised = values.get("norm_topk_prob") is True or kind in NORMALISED
     gate_sum = 1.0 if normalised and values.get("routed_scaling_factor") in (None, 1) else None
-    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum)
+    largest = kind not in BIASED and values.get("topk_method") != "group_limited_greedy"
+    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum, largest)
 
 
 def model_in(path: Path) -> ForeignModel:

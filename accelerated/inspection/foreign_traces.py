@@ -59,6 +59,7 @@ class Design(NamedTuple):
         blocks: [n_r] numbers of the routed blocks, from 1
         layers: number of all blocks
         gate_sum: sum of the gates of a token
+        largest: whether the experts of a token are those with the largest logits
     """
 
     experts: int
@@ -66,6 +67,7 @@ class Design(NamedTuple):
     blocks: np.ndarray
     layers: int
     gate_sum: float | None
+    largest: bool = True
 
 
 class Recorded(NamedTuple):
@@ -110,8 +112,13 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
         if not parts or len({part.shape for part in parts}) > 1 or not (parts[0].ndim and parts[0].size):
             raise InputError(f"{path}: has no routing; needed: arrays of one shape, one for each layer, or `expert`")
         if "routed_experts" not in content and all(part.dtype.kind == "f" for part in parts):
+            known = _known(design, path, "logits")
+            if not known.largest:
+                raise InputError(
+                    f"{path}: has logits, but a bias or groups of experts also decide in this model; record the experts"
+                )
             logits = np.stack([part.reshape(-1, part.shape[-1]) for part in parts])
-            expert = np.argsort(-logits, axis=2, kind="stable")[:, :, : _known(design, path, "logits").choices]
+            expert = np.argsort(-logits, axis=2, kind="stable")[:, :, : known.choices]
         elif len(parts) == 1 and parts[0].ndim != 2:
             expert, logits = parts[0], None
             if expert.ndim == 1:
@@ -363,7 +370,7 @@ def _of_logits(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]
             return
     if len(expert) > 1 and _agreement(expert[::-1], logits) >= AGREES:
         yield "order of layers", "its layers are in the opposite order of its logits"
-    else:
+    elif design is None or design.largest:
         yield "not the largest", f"only {own:.0%} of its choices have the largest logits; does a bias choose?"
 
 

@@ -193,6 +193,8 @@ def test_a_configuration_gives_the_design(design, tmp_path):
     assert design.blocks.tolist() == [2, 3, 4, 5]
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"norm_topk_prob": False}))
     assert model_in(tmp_path / "config.json").gate_sum is None
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "minimax_m2"}))
+    assert design.largest and not model_in(tmp_path).design().largest
 
 
 def encoded(content: bytes) -> str:
@@ -265,12 +267,13 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
     ({"expert": np.zeros((1, 2, 2), int), "token": np.zeros(2)}, "has tokens of type float64"),
     ({"expert": np.zeros((2, 2, 2), int), "block": np.zeros(2, int)}, "has block 0, 0; needed: [n] numbers from 1"),
     ({"expert": np.zeros((2, 2, 2), int), "experts": np.array([4])}, "has experts 4; needed: one from 1 to 65535"),
+    ({"a": np.zeros((9, 8))}, "has logits, but a bias or groups of experts also decide in this model; record the"),
     ({"a": np.full((9, 2), -1)}, "has only numbers out of range, and no expert of a routed block"),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_are_one_line(arrays, message, design, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError) as error:
-        as_trace(read_recorded(tmp_path / "a.npz", design), "", design)
+        as_trace(read_recorded(tmp_path / "a.npz", design._replace(largest=False)), "", design)
     assert message in str(error.value)
 
 
@@ -282,6 +285,12 @@ def test_the_largest_number_of_a_type_is_an_expert(dtype, tmp_path):
     of = read_recorded(tmp_path / "a.npz", None)
     trace = as_trace(of, "", None)
     assert trace.experts == experts and np.array_equal(trace.expert, expert) and problems(of) == {}
+
+
+def test_a_router_with_a_bias_need_not_choose_the_largest_logits():
+    case = FAULTS["not the largest"][0](clean(0, (8, 2, 4)))
+    of = case.of._replace(gate=None)
+    assert problems(of, case.design) and problems(of, case.design._replace(largest=False)) == {}
 
 
 def test_tokens_of_other_rows_are_unknown(design, tmp_path):
