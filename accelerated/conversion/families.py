@@ -258,8 +258,10 @@ def read_model(values: dict) -> ForeignModel:
     """
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        nested = "; to count the text model, save text_config as a config.json" * ("text_config" in values)
-        raise InputError(f"model_type is {shown(kind)}; allowed: {', '.join(FAMILIES)}{nested}")
+        text = values.get("text_config")
+        known = isinstance(text, dict) and str(text.get("model_type")) in FAMILIES
+        hint = "; to count the text model, save text_config as a config.json" * known
+        raise InputError(f"model_type is {shown(kind)}; allowed: {', '.join(FAMILIES)}{hint}")
     family = FAMILIES[kind]
     keys = {"d": "hidden_size", "V": "vocab_size", "L": "num_hidden_layers", "H": "num_attention_heads"}
     keys |= {"E": family.experts, "k": family.chosen, "f": family.width, "g": family.dense}

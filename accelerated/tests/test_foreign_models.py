@@ -172,7 +172,7 @@ def test_lists_of_blocks_are_lists(changes, message):
     ({"num_experts": 4}, "num_experts is 4 and num_local_experts is 8, but they are names of one number; keep one"),
     ({"num_local_experts": 0}, "num_experts or num_local_experts is 0; use a whole number of at least 1"),
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; use true or false"),
-    ({"model_type": "llama4", "text_config": {}}, "to count the text model, save text_config as a config.json"),
+    ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "count the text model, save text_config"),
     ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
     ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
 ])  # fmt: skip
