@@ -185,18 +185,8 @@ NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "mi
 """Families whose gates sum to 1; others say so by `norm_topk_prob`."""
 
 
-BIASED = (
-    "afmoe",
-    "deepseek_v3",
-    "deepseek_v32",
-    "dots1",
-    "ernie4_5_moe",
-    "exaone_moe",
-    "glm4_moe",
-    "glm4_moe_lite",
-    "hy_v3",
-)
-BIASED += ("kolibri1", "minimax_m2", "solar_open")
+BIASED = "afmoe deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe glm4_moe glm4_moe_lite hy_v3 kolibri1 minimax_m2"
+BIASED = (*BIASED.split(), "solar_open")
 """Families whose routers choose by the logits and a bias, which is a buffer."""
 
 
