@@ -556,7 +556,17 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
     assert object_of("evaluate", run, "--routing", tmp_path / "e.npz") == found, "no route of the last token"
     said = told("evaluate", run, "--routing", tmp_path / "b.npz")
     assert "with the experts of" in said and "has experts but no gates" in said
-    for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
+    with np.load(tmp_path / "a.npz") as stored:
+        np.savez(tmp_path / "f.npz", token=stored["token"], expert=stored["expert"] + 0.5)
+        np.savez(tmp_path / "g.npz", token=stored["token"], expert=stored["expert"], gate=stored["gate"] * np.nan)
+        np.savez(tmp_path / "h.npz", token=stored["token"][0], expert=stored["expert"])
+    for name, line in (
+        ("c", "expert has other int32 values than the run, which has 0 to 3"),
+        ("d", "cannot be read: No such file"),
+        ("f", "expert has other float64 values than the run, which has 0 to 3"),
+        ("g", "a gate is not finite; record the routing again"),
+        ("h", "the run needs two or more tokens, and experts and gates (1, 1, 1)"),
+    ):
         assert line in told("evaluate", run, "--routing", tmp_path / f"{name}.npz")
     assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 
