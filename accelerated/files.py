@@ -211,5 +211,5 @@ def make_folder(path: Path) -> Path:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {path}: the folder cannot be created: {error.strerror}") from error
+        raise InputError(f"--out {path}: the folder cannot be created: {error.strerror}; name another") from error
     return Path(path)

@@ -184,7 +184,7 @@ def write_court(blocks: list[Block], scores: Sequence[CourtScore], folder: Path)
             pyplot.close(figure)
         write_atomically(folder / "court.md", markdown([*head, *blocks]))
     except OSError as error:
-        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}") from None
+        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}; name another folder") from None
 
 
 def draw_misses(scores: Sequence[CourtScore]):

@@ -63,7 +63,10 @@ def inspect(
         raise InputError("name the folder of a run, or --trace FILE, which --model may describe")
     if trace is not None:
         others = {"text": text, "tokens": tokens, "against": against, "transformers": transformers or None}
-        refuse(others | {"steps": steps}, "it cannot be used with --trace; leave it out")
+        refuse(
+            others | {"steps": steps, "split": None if split == "validation" else split},
+            "it cannot be used with --trace; leave it out",
+        )
         return _check_trace(trace, model, out, page, json)
     if (split == "train") != (steps is not None):
         raise InputError("--split train and --steps go together; give both, or neither")
@@ -126,9 +129,6 @@ def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, ste
     if transformers:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has all needed files
         return trace_transformers(folder, text, tokens=tokens)
-    config = folder / "config.json"
-    if config.is_file() and b'"model_type"' in config.read_bytes():
-        raise InputError(f"{folder}: holds a model of transformers; add --transformers")
     from ..inspection.own_run import (  # imports training and JAX, which a model of transformers does not need
         trace_folder,
         trace_steps,

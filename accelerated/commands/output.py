@@ -36,4 +36,4 @@ def write_folder(folder: Path, name: str, blocks: list[Block], content: dict, fi
         write_atomically(folder / f"{name}.html", page(text, folder))
         write_atomically(folder / f"{name}.json", dumps(content, indent=1) + "\n")
     except OSError as error:
-        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}") from None
+        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}; name another folder") from None

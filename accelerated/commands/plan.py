@@ -159,8 +159,8 @@ def plan(
             fits take longer.
         within: List the sizes and options whose loss is at most this many nats above the lowest. If not given: 0.002.
         top: Number of options to show in each ranking. Files and JSON hold all options.
-        recipe: Recipe of the learning rate and the batch of the first option: step-law, ours, tian or joint. If not
-            given: the recipe whose range holds the option or is nearest, see `routelaws recipe`.
+        recipe: Recipe of the learning rate and the batch of the first option: step-law, ours, tian, joint or marin. If
+            not given: the recipe whose range holds the option or is nearest, see `routelaws recipe`.
         out: Folder for plan.md, plan.html, plan.json, a figure of the lowest loss at each budget (frontier), and a
             figure of loss against size at equal FLOPs (isoFLOP profiles).
         json: Print only one JSON object.

@@ -16,7 +16,7 @@ from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
 from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
 from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
-from ..inspection.foreign_traces import Design, as_trace, read_recorded
+from ..inspection.foreign_traces import Design, as_trace, problems, read_recorded
 from ..mesh_plan import (
     DevicePlan,
     MeshChoice,
@@ -173,11 +173,9 @@ def loads_of(text: str | None, design: Design) -> np.ndarray | None:
     recorded = read_recorded(Path(text), design)
     expert = as_trace(recorded, text, design).expert
     counts = np.stack([np.bincount(of[of >= 0], minlength=design.experts) for of in expert])
-    if len(expert) != len(design.blocks) or recorded.expert.max() >= design.experts or not counts.any(axis=1).all():
-        raise InputError(
-            f"--loads {text}: has experts of shape {list(recorded.expert.shape)}; the model has {len(design.blocks)} "
-            f"routed blocks of {design.experts} experts; use a trace of this model"
-        )
+    if len(expert) != len(design.blocks) or recorded.expert.max() >= design.experts:
+        wrong = "; ".join(problems(recorded, design).values())
+        raise InputError(f"--loads {text}: {wrong}; use a trace of this model, with an expert in each routed block")
     return counts / counts.sum(axis=1, keepdims=True)
 
 

@@ -57,7 +57,7 @@ EXTRA = {
 class Family(NamedTuple):
     """The keys of config.json that hold the sizes of a model, and its tensors.
 
-    "a|b" is a key or its other name. "a=1" has a value for a missing key: the default of the class.
+    "a|b" is a key or its other name. "a=1" has a value for a missing key: the default of the class. "=1" is a value.
 
     Attributes:
         experts, chosen, width, dense, head: keys of E, k, f, g, h
@@ -109,18 +109,18 @@ FAMILIES = {
     ),
     "deepseek_v2": Family(
         shared=_SHARED, first="first_k_dense_replace=0", attention="latent",
-        extra={"latent_bias": "attention_bias=0", **_MLP},
+        experts="n_routed_experts|num_experts", extra={"latent_bias": "attention_bias=0", **_MLP},
     ),
     "deepseek_v3": Family(shared=_SHARED, first="first_k_dense_replace=3", **_LATENT),
     "deepseek_v32": Family(
-        shared=_SHARED, first="first_k_dense_replace=3", types=_TYPES, attention="latent",
-        extra={"latent_bias": "attention_bias=0", "indexer": ""},
+        "n_routed_experts|num_local_experts|num_experts", shared=_SHARED, first="first_k_dense_replace=3",
+        types=_TYPES, attention="latent", extra={"latent_bias": "attention_bias=0", "indexer": ""},
     ),
     "dots1": Family(shared=_SHARED, first="first_k_dense_replace=0", extra={"norm_heads": "", **_BIAS}),
     "ernie4_5_moe": Family(
-        "moe_num_experts", "moe_k", shared="moe_num_shared_experts=2 moe_intermediate_size",
-        tied="tie_word_embeddings=1", first="moe_layer_start_index=1", last="moe_layer_end_index=-1",
-        step="moe_layer_interval=1",
+        "moe_num_experts|num_experts", "moe_k|num_experts_per_tok",
+        shared="moe_num_shared_experts=2 moe_intermediate_size", tied="tie_word_embeddings=1",
+        first="moe_layer_start_index=1", last="moe_layer_end_index=-1", step="moe_layer_interval=1",
         extra={
             "bias": "use_bias=0", "ffn_bias": "use_bias=0", "shared_bias": "use_bias=0", "head_bias": "use_bias=0",
             "router_bias": "",
@@ -139,7 +139,7 @@ FAMILIES = {
         shared=_SHARED, first="first_k_dense_replace=1",
         extra={"norm_heads": "use_qk_norm=0", "qkv_bias": "attention_bias=0"},
     ),
-    "glm4_moe_lite": Family(shared=_SHARED, first="first_k_dense_replace=1", types=_TYPES, **_LATENT),
+    "glm4_moe_lite": Family(shared=_SHARED, first="=1", types=_TYPES, **_LATENT),
     "gpt_oss": Family(
         _N, **_WIDE, head="head_dim=64",
         extra={"bias": "attention_bias=1", "sinks": "", "router_bias": "", "expert_bias": ""},
@@ -152,8 +152,8 @@ FAMILIES = {
         extra={"norm_heads": "", **_BIAS},
     ),
     "hy_v3": Family(
-        _N, shared="num_shared_experts moe_intermediate_size", first="first_k_dense_replace=1", types=_TYPES,
-        head="head_dim=128", extra={"norm_heads": "", **_BIAS, **_MLP},
+        _N, shared="num_shared_experts moe_intermediate_size", first="=1", types=_TYPES, head="head_dim=128",
+        extra={"norm_heads": "", **_BIAS, **_MLP},
     ),
     "kolibri1": Family(
         _N, shared="shared_expert_intermediate_size", norms=4, head="head_dim=128", extra={"norm_heads": ""},
@@ -177,8 +177,17 @@ FAMILIES = {
 """The families of transformers 5.24 that this file counts, by `model_type`."""
 
 
+MOST = 2**24
+"""Largest number of experts of all blocks. Our choice: a plan has arrays of this size."""
+
+
 NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "minimax_m2", "mixtral")
 """Families whose gates sum to 1; others say so by `norm_topk_prob`."""
+
+
+BIASED = "afmoe deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe glm4_moe glm4_moe_lite hy_v3 kolibri1 minimax_m2"
+BIASED = (*BIASED.split(), "solar_open")
+"""Families whose routers choose by the logits and a bias, which is a buffer."""
 
 
 class Tensor(NamedTuple):
@@ -202,6 +211,7 @@ class ForeignModel(NamedTuple):
         block: {whether a block is routed: its tensors}
         head: tensors after the blocks; with tied embeddings only the last norm
         gate_sum: sum of the gates of a token; None if unknown
+        largest: whether the experts of a token are those with the largest logits
     """
 
     kind: str
@@ -211,11 +221,12 @@ class ForeignModel(NamedTuple):
     block: dict[bool, list[Tensor]]
     head: list[Tensor]
     gate_sum: float | None
+    largest: bool
 
     def design(self) -> Design:
         """Return what the model says about its routing."""
         blocks = np.flatnonzero(self.routed) + 1
-        return Design(self.sizes["E"], self.sizes["k"], blocks, len(self.routed), self.gate_sum)
+        return Design(self.sizes["E"], self.sizes["k"], blocks, len(self.routed), self.gate_sum, self.largest)
 
     def parts(self) -> dict[str, tuple[int, int]]:
         """Return {part: (total, active parameters)}, without empty parts."""
@@ -237,7 +248,10 @@ def read_model(values: dict) -> ForeignModel:
     """
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise InputError(f"model_type is {shown(kind)}; allowed: {', '.join(FAMILIES)}")
+        text = values.get("text_config")
+        known = isinstance(text, dict) and str(text.get("model_type")) in FAMILIES
+        hint = "; to count the text model, save text_config as a config.json" * known
+        raise InputError(f"model_type is {shown(kind)}; allowed: {', '.join(FAMILIES)}{hint}")
     family = FAMILIES[kind]
     keys = {"d": "hidden_size", "V": "vocab_size", "L": "num_hidden_layers", "H": "num_attention_heads"}
     keys |= {"E": family.experts, "k": family.chosen, "f": family.width, "g": family.dense}
@@ -253,6 +267,8 @@ def read_model(values: dict) -> ForeignModel:
         keys |= {"K": "num_key_value_heads=0", "h": family.head}
     sizes = {letter: _number(values, key, 0 if "=" in key else 1) for letter, key in keys.items()}
     sizes["s"] = math.prod(_number(values, key, 0) for key in family.shared.split()) if family.shared else 0
+    if sizes["L"] * sizes["E"] > MOST:
+        raise InputError(f"{sizes['L']} blocks of {sizes['E']} experts exceed {MOST:,} experts in all")
     if sizes["k"] > sizes["E"]:
         raise InputError(f"{sizes['k']} experts per token exceed its {sizes['E']} experts")
     if family.attention == "latent":
@@ -263,15 +279,16 @@ def read_model(values: dict) -> ForeignModel:
         sizes["h"] = sizes["h"] or sizes["d"] // sizes["H"]
     routed = _routed(values, family, sizes["L"])
     if not all(routed) and not sizes["g"]:
-        raise InputError(f"{family.dense.partition('=')[0]} is missing; the dense blocks need it")
-    tied = bool(_value(values, family.tied))
+        raise InputError(f"{_named(family.dense)} is missing; the dense blocks need it")
+    tied = _truth(values, family.tied)
     head = [_tensor(sizes, "norms", "d")] * family.final + [_tensor(sizes, "embedding", "V d")] * (not tied)
-    if "head_bias" in family.extra and _value(values, family.extra["head_bias"]):
+    if "head_bias" in family.extra and _truth(values, family.extra["head_bias"]):
         head.append(_tensor(sizes, *EXTRA["head_bias"]))
     block = {each: _block(values, family, sizes, each) for each in (False, True)}
     normalised = values.get("norm_topk_prob") is True or kind in NORMALISED
     gate_sum = 1.0 if normalised and values.get("routed_scaling_factor") in (None, 1) else None
-    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum)
+    largest = kind not in BIASED and values.get("topk_method") != "group_limited_greedy"
+    return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum, largest)
 
 
 def model_in(path: Path) -> ForeignModel:
@@ -292,11 +309,11 @@ def _block(values: dict, family: Family, sizes: dict, routed: bool) -> list[Tens
     if family.attention == "latent":
         names["attention"] += QUERIES[sizes["q"] > 0]
     names |= EXPERTS if routed else {"dense FFN": FFN["dense FFN"]}
-    if routed and sizes["s"]:
+    if routed and (sizes["s"] or "shared_gate" in family.extra):
         names["shared experts"] = FFN["shared experts"]
     for extra, key in family.extra.items():
         part, *more = EXTRA[extra]
-        if part in names and (not key or _value(values, key)):
+        if part in names and _truth(values, key or "=1"):
             names[part] += tuple(more)
             if extra == "latent_bias" and sizes["q"]:
                 names[part] += ("q",)
@@ -310,32 +327,58 @@ def _tensor(sizes: dict, part: str, letters: str) -> Tensor:
 
 def _routed(values: dict, family: Family, blocks: int) -> tuple[bool, ...]:
     """Return whether each block is routed."""
-    listed, types, only = (_value(values, key) or [] for key in (family.listed, family.types, family.only))
-    for key, numbers in ((family.listed, listed), (family.types, types), (family.only, only)):
-        if not isinstance(numbers, list):
-            raise InputError(f"{key.partition('=')[0]} is {shown(numbers)}; use a list")
-    if types:
-        if len(types) != blocks:
-            raise InputError(f"mlp_layer_types is not a list of {blocks} entries; write one entry for each block")
+    listed, only = (_list(values, key, int) for key in (family.listed, family.only))
+    types = _list(values, family.types, str)
+    if types is not None:
+        if len(types) != blocks or not {*types} <= {"dense", "sparse"}:
+            raise InputError(f"mlp_layer_types is {shown(types)}; use a list of {blocks} entries, dense or sparse")
         return tuple(each == "sparse" for each in types)
-    if listed:
+    if listed is not None:
         return tuple(i in listed for i in range(blocks))
-    first, last, step = (_number(values, key, -1) for key in (family.first, family.last, family.step))
-    last = blocks - 1 if last == -1 else last
-    return tuple(first <= i <= last and (i + 1) % max(step, 1) == 0 and i not in only for i in range(blocks))
+    first, last = (_number(values, key, -1) for key in (family.first, family.last))
+    last, step = blocks - 1 if last == -1 else last, _number(values, family.step, 1)
+    return tuple(first <= i <= last and (i + 1) % step == 0 and i not in (only or ()) for i in range(blocks))
 
 
 def _value(values: dict, key: str):
     """Return the value of "name|other name=default"; null means the default."""
     names, _, default = key.partition("=")
-    found = next((values[name] for name in names.split("|") if values.get(name) is not None), None)
-    if found is None and not default:
-        raise InputError(f"{names.replace('|', ' or ')} is missing")
-    return int(default) if found is None else found
+    found = {name: values[name] for name in names.split("|") if values.get(name) is not None}
+    if not found and not default:
+        raise InputError(f"{_named(key)} is missing")
+    first = next(iter(found.values()), default)
+    if any(value != first for value in found.values()):
+        listed = " and ".join(f"{name} is {shown(value)}" for name, value in found.items())
+        raise InputError(f"{listed}, but they are names of one number; keep one of them")
+    return first if found else int(default)
+
+
+def _named(key: str) -> str:
+    return key.partition("=")[0].replace("|", " or ")
 
 
 def _number(values: dict, key: str, least: int) -> int:
     number = _value(values, key)
+    if isinstance(number, list) and number and all(each == number[0] for each in number):
+        number = number[0]  # an entry for each block
     if type(number) is not int or not least <= number < 2**40:
-        raise InputError(f"{key.partition('=')[0]} is {shown(number)}; use a whole number of at least {least}")
+        raise InputError(f"{_named(key)} is {shown(number)}; use a whole number of at least {least}")
     return number
+
+
+def _list(values: dict, key: str, kind: type) -> list | None:
+    entries = _value(values, key)
+    if entries == 0:
+        return None
+    if not isinstance(entries, list) or any(type(each) is not kind for each in entries):
+        raise InputError(
+            f"{_named(key)} is {shown(entries)}; use a list of {'blocks, from 0' if kind is int else 'texts'}"
+        )
+    return entries
+
+
+def _truth(values: dict, key: str) -> bool:
+    value = _value(values, key)
+    if value not in (False, True):
+        raise InputError(f"{_named(key)} is {shown(value)}; use true or false")
+    return bool(value)

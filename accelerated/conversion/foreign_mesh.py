@@ -110,14 +110,14 @@ def feasible_meshes(model: ForeignModel, devices: int, batch_size: int) -> list[
     """Return all meshes of a number of devices that fit the model."""
     found = []
     for pipeline, tensor in itertools.product(divisors(devices), repeat=2):
-        if devices % (pipeline * tensor) == 0:
-            stage, data = devices // pipeline, devices // (pipeline * tensor)
+        stage, data = devices // pipeline, devices // (pipeline * tensor)
+        if stage % tensor == 0 and why_not(model, ForeignMesh(data, tensor, pipeline), batch_size) is None:
             found += [
                 ForeignMesh(data, tensor, pipeline, expert, within)
-                for expert in divisors(stage)
-                for within in divisors(stage // expert)
+                for expert in divisors(math.gcd(stage, model.sizes["E"]))
+                for within in divisors(math.gcd(stage // expert, model.sizes["f"]))
             ]
-    return [mesh for mesh in found if why_not(model, mesh, batch_size) is None]
+    return found
 
 
 def zipf_loads(experts: int, chosen: int, exponent: float) -> np.ndarray:
@@ -161,7 +161,7 @@ def plan_device(
         raise InputError(f"mesh {mesh}: {problem}")
     sizes, width, routed = model.sizes, WIDTHS[dtype], np.flatnonzero(model.routed)
     shares = np.broadcast_to(1 / sizes["E"] if loads is None else loads, (len(routed), sizes["E"]))
-    groups = shares.reshape(len(routed), mesh.expert, -1).sum(axis=2)
+    groups = shares.reshape(len(routed), mesh.expert, sizes["E"] // mesh.expert).sum(axis=2)
     busiest = dict(zip(routed.tolist(), mesh.expert * groups.max(axis=1), strict=True))
     moved = np.maximum((mesh.expert - 1) * groups.max(axis=1), 1 - groups.min(axis=1))
     leaving = dict(zip(routed.tolist(), moved, strict=True))

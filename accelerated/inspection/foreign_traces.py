@@ -3,9 +3,11 @@
     .npz with `token` and `expert`          `routelaws inspect --out`
     .npy, integers [T, L, k]                vLLM: `CompletionOutput.routed_experts`
     .json with `routed_experts`             a response of vLLM (base64 of .npy) or SGLang (base64 of int32 [T, L, k]),
-                                            at any depth; `prompt_token_ids` and `token_ids` are the tokens if present
+                                            at any depth; `prompt_token_ids` and `token_ids` are the tokens if present,
+                                            and `prompt_routed_experts` of vLLM has the experts of the prompt
     .npz, integers [T, k] in each array     Megatron's `RouterReplay`, a tensor for each layer; llama.cpp, the tensors
-                                            ffn_moe_topk-0, ... The last number of a name orders the arrays
+                                            ffn_moe_topk-0, ... The last number of a name orders the arrays, then the
+                                            number before it
     .npz, floats [T, E] in each array       transformers: `router_logits` of `output_router_logits=True`
 
 The last two are arrays that a user saves with `np.savez(path, *tensors)`. Their programs write no file.
@@ -40,6 +42,10 @@ HALF = 64
 """Choices per expert from which an unused upper half of the experts is no chance. Our choice."""
 
 
+MOST = 2**16 - 1
+"""Number of experts that no model has; as a number of 16 bits it may stand for -1. Our choice."""
+
+
 WRONG_NUMBERS = {"missing", "out of range", "counted from 1", "shared expert", "8 bits", "rounded", "local numbers"}
 """Problems of the numbers of the experts, which cause others."""
 
@@ -53,6 +59,7 @@ class Design(NamedTuple):
         blocks: [n_r] numbers of the routed blocks, from 1
         layers: number of all blocks
         gate_sum: sum of the gates of a token
+        largest: whether the experts of a token are those with the largest logits
     """
 
     experts: int
@@ -60,6 +67,7 @@ class Design(NamedTuple):
     blocks: np.ndarray
     layers: int
     gate_sum: float | None
+    largest: bool = True
 
 
 class Recorded(NamedTuple):
@@ -71,6 +79,8 @@ class Recorded(NamedTuple):
         logits: [n, T, E], or None
         token: [T'] integers, or None; more than T if tokens were not routed
         start: [T] whether a token begins a sequence
+        block: [n] numbers of the layers, from 1, or None
+        experts: E, or None
     """
 
     expert: np.ndarray
@@ -78,6 +88,8 @@ class Recorded(NamedTuple):
     logits: np.ndarray | None
     token: np.ndarray | None
     start: np.ndarray
+    block: np.ndarray | None = None
+    experts: int | None = None
 
 
 def read_recorded(path: Path, design: Design | None) -> Recorded:
@@ -100,9 +112,14 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
         if not parts or len({part.shape for part in parts}) > 1 or not (parts[0].ndim and parts[0].size):
             raise InputError(f"{path}: has no routing; needed: arrays of one shape, one for each layer, or `expert`")
         if "routed_experts" not in content and all(part.dtype.kind == "f" for part in parts):
+            known = _known(design, path, "logits")
+            if not known.largest:
+                raise InputError(
+                    f"{path}: has logits, but a bias or groups of experts also decide in this model; record the experts"
+                )
             logits = np.stack([part.reshape(-1, part.shape[-1]) for part in parts])
-            expert = np.argsort(-logits, axis=2, kind="stable")[:, :, : _known(design, path, "logits").choices]
-        elif len(parts) == 1:
+            expert = np.argsort(-logits, axis=2, kind="stable")[:, :, : known.choices]
+        elif len(parts) == 1 and parts[0].ndim != 2:
             expert, logits = parts[0], None
             if expert.ndim == 1:
                 known = _known(design, path, "numbers without a shape")
@@ -120,6 +137,10 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
         raise InputError(
             f"{path}: has {expert.dtype} experts of shape {list(expert.shape)}; needed: integers [n, T, k]"
         )
+    if design is None and logits is None and expert.max() >= MOST:
+        raise InputError(
+            f"{path}: has expert {expert.max()}, not below {MOST:,}; write -1 for no expert, or add --model"
+        )
     if tokens is not None and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
         raise InputError(f"{path}: has tokens of type {tokens.dtype} and shape {list(tokens.shape)}; needed: integers")
     if np.shape(position) != expert.shape[1:2]:
@@ -132,7 +153,14 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
                 f"{path}: has {name} of type {part.dtype} and shape {list(part.shape)}; needed: numbers {needed}, with "
                 f"the n and T of the experts, which are [n, T, k] = {list(expert.shape)}"
             )
-    return Recorded(expert, gate, logits, tokens, np.asarray(position) == 0)
+    block, experts = content.get("block"), content.get("experts")
+    for name, part, like, needed in (("block", block, expert[:, 0, 0], "[n] numbers"), ("experts", experts, 0, "one")):
+        if part is not None and (
+            part.shape != np.shape(like) or part.dtype.kind not in "iu" or not 0 < part.min() <= MOST
+        ):
+            raise InputError(f"{path}: has {name} {in_short(part.ravel().tolist())}; needed: {needed} from 1 to {MOST}")
+    starts = np.asarray(position) == 0
+    return Recorded(expert, gate, logits, tokens, starts, block, None if experts is None else int(experts))
 
 
 def _known(design: Design | None, path: Path, what: str) -> Design:
@@ -143,9 +171,12 @@ def _known(design: Design | None, path: Path, what: str) -> Design:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        if path.suffix == ".json":
+        content = read_bytes(path)
+        if content.lstrip()[:1] in (b"{", b"["):
             return _of_json(path)
-        stored = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
+        if not content.startswith((b"PK", b"\x93NUMPY")):
+            raise ValueError("its first bytes are those of another form")
+        stored = np.load(io.BytesIO(content), allow_pickle=False)
         return {"routed_experts": stored} if isinstance(stored, np.ndarray) else {n: stored[n] for n in stored.files}
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -158,18 +189,22 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _of_json(path: Path) -> dict[str, np.ndarray]:
     pairs = [pair for pair in _values(read_json(path, (dict, list))) if pair[1] is not None]
     found, routings = dict(pairs), sum(name == "routed_experts" for name, _ in pairs)
-    if not routings:
+    if not found.keys() & {"routed_experts", "prompt_routed_experts"}:
         raise InputError(f"{path}: has no routed_experts; ask the server to return them")
     if routings > 1:
         raise InputError(f"{path}: has {routings} answers with routed_experts; save each answer in a file of its own")
-    routed, arrays = found["routed_experts"], {}
+    parts = [_decoded(found[name]) for name in ("prompt_routed_experts", "routed_experts") if name in found]
+    arrays = {"routed_experts": np.concatenate(parts) if len(parts) > 1 else parts[0]}
+    tokens = [*(found.get("prompt_token_ids") or ()), *(found.get("token_ids") or found.get("output_ids") or ())]
+    return arrays | ({"token": np.asarray(tokens)} if tokens else {})
+
+
+def _decoded(routed) -> np.ndarray:
     if isinstance(routed, str):
         content = base64.b64decode(routed, validate=True)
         whole = content.startswith(b"\x93NUMPY")
-        routed = np.load(io.BytesIO(content), allow_pickle=False) if whole else np.frombuffer(content, "<i4")
-    arrays["routed_experts"] = np.asarray(routed)
-    tokens = [*(found.get("prompt_token_ids") or ()), *(found.get("token_ids") or found.get("output_ids") or ())]
-    return arrays | ({"token": np.asarray(tokens)} if tokens else {})
+        return np.load(io.BytesIO(content), allow_pickle=False) if whole else np.frombuffer(content, "<i4")
+    return np.asarray(routed)
 
 
 def _values(node) -> Iterator[tuple[str, object]]:
@@ -180,8 +215,8 @@ def _values(node) -> Iterator[tuple[str, object]]:
         yield from node.items()
 
 
-def _number(name: str) -> tuple[int, str]:
-    return int((re.findall(r"\d+", name) or ["0"])[-1]), name
+def _number(name: str) -> tuple[list[int], str]:
+    return [*map(int, reversed(re.findall(r"\d+", name)))], name
 
 
 # WHAT IS WRONG
@@ -209,7 +244,7 @@ def problems(of: Recorded, design: Design | None = None) -> dict[str, str]:
 
 
 def _experts(of: Recorded) -> int:
-    return of.expert.max() + 1 if of.logits is None else of.logits.shape[2]
+    return of.experts or int(of.expert.max()) + 1 if of.logits is None else of.logits.shape[2]
 
 
 def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
@@ -230,7 +265,7 @@ def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
     if of.token is not None and len(of.token) - tokens == 1:
         yield "last token", "it has no row for the last token, which is sampled and never routed; replay without it"
     elif of.token is not None and len(of.token) != tokens:
-        yield "length", f"it has {tokens} rows for {len(of.token)} tokens; perhaps it lacks the prompt"
+        yield "length", f"it has {tokens} rows for {len(of.token)} tokens; perhaps one of them lacks the prompt"
 
 
 def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:
@@ -238,7 +273,7 @@ def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:
     if least < 0:
         missing = (expert < 0).all(axis=(0, 2))
         where = f"of {plural(int(missing.sum()), 'token')}" if missing.any() else "of some choices"
-        yield "missing", f"the experts {where} are negative: no route was recorded"
+        yield "missing", f"the experts {where} are negative: no route was recorded, or no expert chose them"
     elif most == experts and least >= 1:
         yield "counted from 1", f"its experts are 1 to {most}; subtract 1"
     elif most >= experts and (expert[:, :, -1] == expert[0, 0, -1]).all():
@@ -335,7 +370,7 @@ def _of_logits(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]
             return
     if len(expert) > 1 and _agreement(expert[::-1], logits) >= AGREES:
         yield "order of layers", "its layers are in the opposite order of its logits"
-    else:
+    elif design is None or design.largest:
         yield "not the largest", f"only {own:.0%} of its choices have the largest logits; does a bias choose?"
 
 
@@ -385,18 +420,26 @@ def _of_gates(of: Recorded, design: Design | None, known: dict) -> Iterator[tupl
 def as_trace(of: Recorded, name: str, design: Design | None) -> Trace:
     """Return a routing as a trace for `block_statistics`. Experts out of range are missing choices.
 
-    A routing of all layers loses the dense blocks of the design. Unknown tokens are 0.
+    A routing of all layers loses the dense blocks of the design, and any routing its blocks without a choice. Unknown
+    tokens are 0.
+
+    Raises:
+        InputError: no choice is an expert.
     """
     expert = of.expert.astype(np.int64)
-    blocks, tokens = np.arange(1, len(expert) + 1), expert.shape[1]
+    blocks, tokens = np.arange(1, len(expert) + 1) if of.block is None else of.block, expert.shape[1]
     kept = np.ones(len(expert), bool)
     if design and len(expert) == design.layers:
         kept = np.isin(blocks, design.blocks)
     elif design and len(expert) == len(design.blocks):
         blocks = design.blocks
-    experts = design.experts if design else int(_experts(of))
+    experts = design.experts if design else _experts(of)
     inside = (expert >= 0) & (expert < experts)
-    token = np.zeros(tokens, np.int64) if of.token is None or len(of.token) < tokens else of.token[:tokens]
+    kept &= inside.any(axis=(1, 2))
+    if not kept.any():
+        raise InputError(f"{name}: has only numbers out of range, and no expert of a routed block; record it again")
+    known = of.token is not None and len(of.token) - tokens in (0, 1)
+    token = of.token[:tokens] if known else np.zeros(tokens, np.int64)
     starts = np.flatnonzero(of.start) if of.start.any() else np.array([0])
     sequence = np.searchsorted(starts, np.arange(tokens), side="right") - 1
     return Trace(

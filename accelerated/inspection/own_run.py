@@ -111,6 +111,8 @@ def trace_steps(folder: Path, first: int, last: int, tell=print) -> Trace:
     config, model = run.config, run.config.model
     if not model.num_routed or model.record.grouped or model.objective != "causal":
         raise InputError(f"{folder}: --split train is for causal models whose tokens choose experts; leave it out")
+    if last > config.steps:
+        raise InputError(f"--steps {first}:{last}: the run has {config.steps} steps; use steps from 1 to this number")
     files = _tokens_of_run(folder, run, tell)
     sizes = {"sequence_length": config.sequence_length, "batch_size": config.batch_size}
     batches = training_batches(files, **sizes, seed=config.seed)

@@ -51,16 +51,22 @@ def check_routing(path: Path, stored: dict[str, np.ndarray], config: TrainConfig
         raise InputError("--routing is for causal models whose tokens choose experts; leave it out for this run")
     if model.sample_second and "gate" not in stored:
         raise InputError(f"{path}: has no gates, so the sampled second experts are unknown; use a file with gates")
-    shape = (model.num_routed, len(token), model.choices)
-    if token.ndim != 1 or len(token) < 2 or expert.shape != shape or stored.get("gate", expert).shape != shape:
+    shape, gate = (model.num_routed, token.size, model.choices), stored.get("gate", np.zeros(expert.shape))
+    if token.ndim != 1 or token.size < 2 or expert.shape != shape or gate.shape != shape:
         raise InputError(
-            f"{path}: has experts of shape {expert.shape}; the run needs {shape}; use the file of a run with this shape"
+            f"{path}: has tokens, experts and gates of shapes {token.shape}, {expert.shape} and {gate.shape}; the run "
+            f"needs two or more tokens, and experts and gates {shape}; use the file of a run with this shape"
         )
     for name, values, count in (("token", token, model.vocab_size), ("expert", expert, model.choosable)):
         if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= count:
             raise InputError(
-                f"{path}: {name} is out of range; the run has 0 to {count - 1}; use the file of a run with this shape"
+                f"{path}: {name} has other {values.dtype} values than the run, which has 0 to {count - 1}; use the "
+                "file of a run with this shape"
             )
+    if gate.dtype.kind not in "fiu" or not np.isfinite(gate).all():
+        raise InputError(f"{path}: a gate is not finite; record the routing again")
+    if not np.diff(np.sort(expert, axis=2), axis=2).all():
+        raise InputError(f"{path}: a token has an expert twice; record the routing again")
     wanted = np.arange(len(token)) % config.sequence_length
     if not np.array_equal(stored.get("position", wanted), wanted):
         raise InputError(f"{path}: its windows do not match; the run has {config.sequence_length} tokens per window")
@@ -101,7 +107,7 @@ def replay(folder: Path, path: Path, tell=print) -> dict:
     """
     run, stored = load_run(folder, telling(tell)), read_routing(path)
     for name in ("expert", "gate"):
-        if name in stored and stored[name].ndim == 3 and stored[name].shape[1] == len(stored["token"]) - 1:
+        if name in stored and stored[name].ndim == 3 and stored[name].shape[1] == stored["token"].size - 1:
             # A generated last token was never routed. It is only a target here, so any row will do.
             stored[name] = np.concatenate([stored[name], stored[name][:, :1]], axis=1)
     check_routing(path, stored, run.config)

@@ -178,8 +178,10 @@ def point_of(law: Law, at: dict[str, float | None]) -> dict[str, float]:
             text = f"{flag}{gap}{value:g}"
             raise InputError(f"{text}: the law {law.name} does not use it; leave it out (the law uses {flags})")
         zero = name == "sparsity"  # of a dense model
-        if value is not None and not (math.isfinite(value) and value >= least and (value or zero)):
+        most = 1.0 if name in ("activation", "sparsity") else math.inf
+        if value is not None and not (math.isfinite(value) and least <= value <= most and (value or zero)):
             allowed = f"of at least {least:g}" if least or zero else "above 0"
+            allowed += ", at most 1" * (most == 1)
             raise InputError(f"{flag}{gap}{value:g} is out of range; use a finite number {allowed}")
         if value is not None and name == "num_experts" and value % 1:
             raise InputError(f"{flag} {value:g} is not whole; use a whole number")

@@ -504,7 +504,9 @@ def test_a_routing_is_written_as_the_flags_say(lender, tmp_path):
     assert told("inspect", lender, "--transformers").endswith("--transformers needs a text; add --text FILE\n")
     assert "transformers" in told("inspect", lender, "--transformers", "--text", tmp_path / "text.txt")
     (tmp_path / "config.json").write_text('{"model_type": "olmoe"}')
-    assert told("inspect", tmp_path).endswith("holds a model of transformers; add --transformers\n")
+    for command in ("inspect", "evaluate"):
+        taken = "use routelaws inspect --transformers, or convert-weights --to run"
+        assert told(command, tmp_path).endswith(f"holds a model of transformers; {taken}\n")
 
 
 @of("inspect", "--trace", "--model")
@@ -532,6 +534,7 @@ def test_the_routing_of_training_batches_is_written(text_file, tmp_path):
             ["--split", "train", "--steps", "3:2"],
             "--steps 3:2 is not a range of steps; give the first and the last step",
         ),
+        (["--split", "train", "--steps", "4:5"], "--steps 4:5: the run has 4 steps; use steps from 1 to this number"),
         (["--split", "train", "--steps", "1:2", "--tokens", "9"], "--tokens 9: it cannot be used with --split train"),
     ):
         assert line in told("inspect", run, *words)
@@ -553,7 +556,17 @@ def test_a_stored_routing_is_replayed(lender, text_file, tmp_path):
     assert object_of("evaluate", run, "--routing", tmp_path / "e.npz") == found, "no route of the last token"
     said = told("evaluate", run, "--routing", tmp_path / "b.npz")
     assert "with the experts of" in said and "has experts but no gates" in said
-    for name, line in (("c", "expert is out of range; the run has 0 to 3"), ("d", "cannot be read: No such file")):
+    with np.load(tmp_path / "a.npz") as stored:
+        np.savez(tmp_path / "f.npz", token=stored["token"], expert=stored["expert"] + 0.5)
+        np.savez(tmp_path / "g.npz", token=stored["token"], expert=stored["expert"], gate=stored["gate"] * np.nan)
+        np.savez(tmp_path / "h.npz", token=stored["token"][0], expert=stored["expert"])
+    for name, line in (
+        ("c", "expert has other int32 values than the run, which has 0 to 3"),
+        ("d", "cannot be read: No such file"),
+        ("f", "expert has other float64 values than the run, which has 0 to 3"),
+        ("g", "a gate is not finite; record the routing again"),
+        ("h", "the run needs two or more tokens, and experts and gates (1, 1, 1)"),
+    ):
         assert line in told("evaluate", run, "--routing", tmp_path / f"{name}.npz")
     assert "tokens choose experts" in told("evaluate", lender, "--routing", tmp_path / "a.npz")
 

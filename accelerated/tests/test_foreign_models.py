@@ -91,6 +91,20 @@ def test_the_counts_are_those_of_transformers(kind):
         assert active == count(shapes_of(configuration(kind, seed, **few))) + rest, seed
 
 
+@pytest.mark.parametrize(("kind", "changes"), [
+    ("llama4_text", {"moe_layers": []}), ("qwen2_moe", {"shared_expert_intermediate_size": 0}),
+    ("glm4_moe_lite", {"first_k_dense_replace": 3}), ("hy_v3", {"first_k_dense_replace": 0}),
+    ("hunyuan_v1_moe", {"moe_topk": [3] * 5}),
+    ("deepseek_v2", {"n_routed_experts": None, "num_experts": 4}),
+    ("ernie4_5_moe", {"moe_num_experts": None, "num_experts": 4, "moe_k": None, "num_experts_per_tok": 2}),
+])  # fmt: skip
+def test_unusual_values_count_as_in_transformers(kind, changes):
+    configurations = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
+    values = {key: value for key, value in (plain(configuration(kind, 0)) | changes).items() if value is not None}
+    config = configurations[kind].from_dict({key: value for key, value in values.items() if key != "model_type"})
+    assert sums(read_model(values | {"model_type": kind}))[0] == count(shapes_of(config))
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_counts_of_the_default_configuration_are_those_of_transformers(kind):
     configurations = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
@@ -135,9 +149,16 @@ def test_mixtral_has_the_published_numbers_of_parameters():
     assert sums(read_model(MIXTRAL)) == (46_702_792_704, 12_879_925_248)
 
 
-def test_lists_of_blocks_are_lists():
-    with pytest.raises(InputError, match="mlp_only_layers is 3; use a list"):
-        read_model(SMALL | {"mlp_only_layers": 3})
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"mlp_only_layers": 3}, "mlp_only_layers is 3; use a list of blocks, from 0"),
+    ({"mlp_only_layers": ["0"]}, "mlp_only_layers is .*; use a list of blocks, from 0"),
+    ({"decoder_sparse_step": 0}, "decoder_sparse_step is 0; use a whole number of at least 1"),
+    ({"model_type": "mellum", "mlp_layer_types": ["dense", "moe", "moe"]}, "use a list of 3 entries, dense or sparse"),
+    ({"model_type": "mellum", "mlp_layer_types": [{}, {}, {}]}, "mlp_layer_types is .*; use a list of texts"),
+])  # fmt: skip
+def test_lists_of_blocks_are_lists(changes, message):
+    with pytest.raises(InputError, match=message):
+        read_model(SMALL | changes)
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -148,6 +169,12 @@ def test_lists_of_blocks_are_lists():
     ({"vocab_size": "32000"}, "vocab_size is '32000'; use a whole number of at least 1"),
     ({"num_experts_per_tok": 9}, "9 experts per token exceed its 8 experts"),
     ({"num_hidden_layers": True}, "num_hidden_layers is true"),
+    ({"num_experts": 4}, "num_experts is 4 and num_local_experts is 8, but they are names of one number; keep one"),
+    ({"num_local_experts": 0}, "num_experts or num_local_experts is 0; use a whole number of at least 1"),
+    ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; use true or false"),
+    ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "count the text model, save text_config"),
+    ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
+    ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
 ])  # fmt: skip
 def test_a_wrong_configuration_is_one_line(changes, message, tmp_path, capsys):
     path = tmp_path / "config.json"
@@ -250,6 +277,12 @@ def test_a_mesh_counted_by_hand():
     assert skewed.activations == round(plan.activations + 4 * more * 2)
 
 
+def test_a_model_without_routed_blocks_sends_nothing_to_experts():
+    model = read_model(SMALL | {"mlp_only_layers": [0, 1, 2]})
+    plan = plan_device(model, ForeignMesh(data=4, expert=4), 8, 4, "bfloat16", zipf_loads(4, 2, 1.0))
+    assert plan.all_to_all == 0 and plan.parameters == 2 * sums(model)[0]
+
+
 def test_a_pipeline_holds_the_micro_batches_that_are_in_flight():
     model = read_model(MIXTRAL)
     plans = [plan_device(model, ForeignMesh(1, 1, 4), batch, 4, "bfloat16") for batch in (1, 2, 4, 8)]
@@ -332,7 +365,10 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     assert array == traced
     np.savez(mixtral / "other.npz", token=np.arange(50), expert=expert[1:])
     line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "other.npz"), code=2)
-    assert "has experts of shape [31, 50, 2]; the model has 32 routed blocks of 8 experts" in line
+    assert "other.npz: it has 31 layers; the model has 32 routed blocks; use a trace of this model" in line
+    np.savez(mixtral / "empty.npz", token=np.arange(50), expert=expert * np.arange(32)[:, None, None].clip(max=1) - 1)
+    line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "empty.npz"), code=2)
+    assert "no expert chose them; use a trace of this model, with an expert in each routed block" in line
 
 
 @pytest.mark.parametrize(("flags", "message"), [

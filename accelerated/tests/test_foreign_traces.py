@@ -16,6 +16,7 @@ from routelaws.accelerated.conversion.families import model_in
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import foreign_traces
 from routelaws.accelerated.inspection.foreign_traces import Design, Recorded, as_trace, problems, read_recorded
+from routelaws.accelerated.inspection.statistics import block_statistics
 
 SHAPES = [(4, 1, 3), (4, 2, 1), (8, 2, 4), (8, 2, 1), (16, 4, 6), (64, 8, 3), (64, 1, 4), (300, 8, 4), (512, 4, 2)]
 """(experts, experts per token, routed blocks)."""
@@ -192,22 +193,29 @@ def test_a_configuration_gives_the_design(design, tmp_path):
     assert design.blocks.tolist() == [2, 3, 4, 5]
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"norm_topk_prob": False}))
     assert model_in(tmp_path / "config.json").gate_sum is None
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "minimax_m2"}))
+    assert design.largest and not model_in(tmp_path).design().largest
 
 
 def encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+def npy(values: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return buffer.getvalue()
+
+
 def test_files_of_other_programs_are_read(design, tmp_path):
     """The same routing in the forms of vLLM (array, response), SGLang, Megatron and llama.cpp."""
     case = clean(3, (8, 2, 4))
     expert, tokens = case.of.expert, case.of.expert.shape[1]
-    by_token, buffer = np.ascontiguousarray(expert.swapaxes(0, 1)), io.BytesIO()
-    np.save(buffer, by_token)
+    by_token = np.ascontiguousarray(expert.swapaxes(0, 1))
     np.save(tmp_path / "vllm.npy", by_token)
     ids = case.of.token.tolist()
     response = {"prompt_token_ids": ids[:9], "choices": [{"token_ids": ids[9:],
-                "routed_experts": encoded(buffer.getvalue())}]}  # fmt: skip
+                "routed_experts": encoded(npy(by_token))}]}  # fmt: skip
     (tmp_path / "vllm.json").write_text(json.dumps(response))
     sglang = {"output_ids": [1], "meta_info": {"routed_experts": encoded(by_token.astype("<i4").tobytes())}}
     (tmp_path / "sglang.json").write_text(json.dumps(sglang))
@@ -215,7 +223,12 @@ def test_files_of_other_programs_are_read(design, tmp_path):
     np.savez(
         tmp_path / "llama.npz", **{f"ffn_moe_topk-{i}": part for i, part in zip((1, 2, 3, 10), expert, strict=True)}
     )
-    for name in ("vllm.npy", "vllm.json", "sglang.json", "megatron.npz", "llama.npz"):
+    parts = [encoded(npy(part)) for part in (by_token[:9], by_token[9:])]
+    response = {"prompt_token_ids": ids[:9], "prompt_routed_experts": parts[0], "choices": [{"token_ids": ids[9:],
+                "routed_experts": parts[1]}]}  # fmt: skip
+    (tmp_path / "split.jsonl").write_text(json.dumps(response))
+    np.savez(tmp_path / "names.npz", **{f"layer_{i + 8}_top2": part for i, part in enumerate(expert)})
+    for name in ("vllm.npy", "vllm.json", "split.jsonl", "sglang.json", "megatron.npz", "names.npz", "llama.npz"):
         of = read_recorded(tmp_path / name, design)
         assert np.array_equal(of.expert, expert), name
         assert (problems(of, design) == {}) == (name != "sglang.json"), name
@@ -234,7 +247,9 @@ def test_files_of_other_programs_are_read(design, tmp_path):
     ("a.json", b"{}", "has no routed_experts; ask the server"),
     ("a.json", b'{"routed_experts": "AAAA"}', "is no .npz, .npy or .json file with a routing"),
     ("a.json", b'{"routed_experts": "AAAAAAAAAAAAAAAA"}', "has numbers without a shape, which do not say k"),
-    ("a.json", b'{"routed_experts": [[1.5]]}', "has float64 experts of shape [1, 1]; needed: integers"),
+    ("a.json", b'{"routed_experts": [[1.5]]}', "has float64 experts of shape [1, 1, 1]; needed: integers"),
+    ("a.json", b'{"routed_experts": [[65535]]}', "has expert 65535, not below 65,535; write -1 for no expert"),
+    ("a.safetensors", bytes(9), "is no .npz, .npy or .json file with a routing (its first bytes are those of another"),
 ])  # fmt: skip
 def test_other_files_are_one_line(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
@@ -250,12 +265,46 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
     ({"expert": np.zeros((1, 2, 2), int), "gate": np.zeros((1, 2, 3))}, "has gate of type float64 and shape [1, 2, 3]"),
     ({"expert": np.zeros((1, 2, 2), int), "position": np.zeros(3)}, "has positions of shape [3]"),
     ({"expert": np.zeros((1, 2, 2), int), "token": np.zeros(2)}, "has tokens of type float64"),
+    ({"expert": np.zeros((2, 2, 2), int), "block": np.zeros(2, int)}, "has block 0, 0; needed: [n] numbers from 1"),
+    ({"expert": np.zeros((2, 2, 2), int), "experts": np.array([4])}, "has experts 4; needed: one from 1 to 65535"),
+    ({"a": np.zeros((9, 8))}, "has logits, but a bias or groups of experts also decide in this model; record the"),
+    ({"a": np.full((9, 2), -1)}, "has only numbers out of range, and no expert of a routed block"),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_are_one_line(arrays, message, design, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError) as error:
-        read_recorded(tmp_path / "a.npz", design)
+        as_trace(read_recorded(tmp_path / "a.npz", design._replace(largest=False)), "", design)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int64])
+def test_the_largest_number_of_a_type_is_an_expert(dtype, tmp_path):
+    experts = min(np.iinfo(dtype).max, 300) + 1
+    expert = np.arange(3 * experts).reshape(1, experts, 3) % experts
+    np.savez(tmp_path / "a.npz", *expert.astype(dtype))
+    of = read_recorded(tmp_path / "a.npz", None)
+    trace = as_trace(of, "", None)
+    assert trace.experts == experts and np.array_equal(trace.expert, expert) and problems(of) == {}
+
+
+def test_a_router_with_a_bias_need_not_choose_the_largest_logits():
+    case = FAULTS["not the largest"][0](clean(0, (8, 2, 4)))
+    of = case.of._replace(gate=None)
+    assert problems(of, case.design) and problems(of, case.design._replace(largest=False)) == {}
+
+
+def test_tokens_of_other_rows_are_unknown(design, tmp_path):
+    """A prefix cache leaves out the rows of the first tokens, so the rows are not those of the first tokens."""
+    case = clean(3, (8, 2, 4))
+    of = case.of._replace(token=np.append(np.arange(1, 4), case.of.token))
+    assert problems(of)["length"].endswith("perhaps one of them lacks the prompt")
+    assert not as_trace(of, "", design).token.any()
+
+
+def test_blocks_without_a_choice_have_no_loads(design):
+    of = clean(3, (8, 2, 4)).of
+    trace = as_trace(of._replace(expert=np.where(np.arange(4)[:, None, None] == 1, -1, of.expert)), "", design)
+    assert trace.block.tolist() == [2, 4, 5] and len(block_statistics(trace)) == 3
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen3_moe"])
@@ -304,6 +353,9 @@ def test_the_command_names_problems_and_shows_loads(design, tmp_path, capsys):
         assert "busiest expert" in text and "bits: token" in text
     with np.load(tmp_path / "ours.npz") as stored:
         assert stored["block"].tolist() == [2, 3, 4, 5] and np.array_equal(stored["expert"], expert)
+    np.savez(tmp_path / "few.npz", expert=expert % 4, block=np.arange(1, 9, 2), experts=np.array(8))
+    [first, second, *_] = json.loads(said(capsys, "--trace", tmp_path / "few.npz", "--json"))["blocks"]
+    assert (first["block"], second["block"], len(first["load"])) == (1, 3, 8)
     report = json.loads(said(capsys, "--trace", tmp_path / "ours.npz", "--json", "--page", tmp_path / "page.html"))
     shown = (tmp_path / "page.html").read_text()
     assert '<li class="bad">padding: 10 tokens' in shown and "tokens were routed, in 4 routed blocks" in shown

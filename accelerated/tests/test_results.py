@@ -254,3 +254,5 @@ def test_a_size_is_finite_and_a_number_of_experts_whole():
         point_of(LAWS["separable"], {"dense_parameters": math.inf, "num_experts": 2.0})
     with pytest.raises(InputError, match="2.5 is not whole; use a whole number"):
         point_of(LAWS["separable"], {"dense_parameters": 1e8, "num_experts": 2.5})
+    with pytest.raises(InputError, match="activation=3 is out of range; use a finite number above 0, at most 1"):
+        point_of(LAWS["leverage"], {"activation": 3.0, "tian_granularity": 8.0, "flops": 1e22})

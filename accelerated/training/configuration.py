@@ -370,6 +370,9 @@ def read_fields(values: dict, where: str) -> dict:
     kinds = RUN_FIELDS | MODEL_FIELDS
     # Folders of earlier versions have the field of the former flag --routing.
     values = {name: value for name, value in values.items() if name != "routing" or value is not None}
+    if "model_type" in values:
+        taken = "use routelaws inspect --transformers, or convert-weights --to run"
+        raise InputError(f"{where}: holds a model of transformers; {taken}")
     for name in values:
         if name not in kinds:
             near = difflib.get_close_matches(name[:LONGEST_NAME], kinds)
