@@ -22,7 +22,7 @@ def test_the_plan_agrees_with_the_compiler_of_tpus():
         state = plan.parameters + plan.optimizer
         assert state < int(row["arguments"]) < 1.08 * state, "the state, a batch and the rates"
     ratios = {use: [pods.ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check")}
-    assert 0.9 < min(ratios["fit"]) and sum(each < 1.2 for each in ratios["fit"]) > 0.9 * len(ratios["fit"])
+    assert 0.8 < min(ratios["fit"]) and sum(each < 1.2 for each in ratios["fit"]) > 0.9 * len(ratios["fit"])
     assert 0.95 < min(ratios["check"]) and max(ratios["check"]) < 1.3
     assert sum(each < 1.15 for each in ratios["check"]) > 0.8 * len(ratios["check"])
 
