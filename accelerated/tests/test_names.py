@@ -125,7 +125,7 @@ def test_a_folder_in_the_place_of_a_figure_is_named(capsys, tmp_path, inputs):
     (tmp_path / "out/frontier.png").mkdir(parents=True)
     command = "plan T --flops 1e18 --resamples 0 --no-published --out {}"
     code, _, err = run(capsys, *filled(command, tmp_path / "out", tmp_path))
-    line = f"routelaws: --out {tmp_path}/out/frontier.png: exists already and is not a file"
+    line = f"routelaws: --out {tmp_path}/out/frontier.png: exists already and is not a file; name another folder"
     assert code == 2 and err.splitlines()[-1] == line
 
 
