@@ -141,22 +141,43 @@ def test_the_record_of_the_catalogue_does_what_the_law_does(name):
 
 
 def test_terms_without_effect_are_left_out():
-    """A loss of N alone: the sparsity law has no term of tokens, and no row determines the E_start of the joint law."""
+    """A loss of N alone: the sparsity law has no term of tokens, and E changes nothing in the joint law."""
     size, tokens, experts = (v.ravel() for v in np.meshgrid([2e7, 2e8, 2e9], [5e9, 2e10, 8e10], [2.0, 4.0, 16.0, 64.0]))
     total, idle, loss = size * (0.4 + 0.6 * experts), 1 - 1 / experts, 1.5 + 300 * size**-0.34
     fit = fast.sparsity.fit_sparsity(total, tokens, idle, loss, None)
     assert fit.coefficients.b == 0
     assert fast.sparsity.predict_loss(total, tokens, idle, fit.coefficients) == pytest.approx(loss, rel=2e-3)
-    with pytest.raises(ValueError, match="its best fit is the same for any .*E_start"):
-        fast.joint.fit_joint(size, tokens, experts, loss, None)
+    fit = fast.joint.fit_joint(size, tokens, experts, loss, None)
+    assert joint.predict_joint(size, tokens, 8.0, fit.coefficients) == pytest.approx(loss, rel=1e-6)
 
 
-def test_a_joint_law_beyond_float64_is_an_error():
-    """The best fit of these rows has powers of N and D of several hundred, so a and b are 0 and inf at N = D = 1."""
+def test_a_joint_law_whose_first_experts_give_the_whole_gain():
+    """E_max is 1.1 E_start at least. At less, a and b of the first rows would be 0 and inf at N = D = 1."""
     columns = tuple(v.ravel() for v in np.meshgrid([5e7, 2e8, 8e8], [2e9, 1e10, 5e10], [1.0, 4.0, 16.0, 32.0]))
-    law = joint.PUBLISHED["joint"].coefficients
-    loss = joint.predict_joint(*columns, law) * np.exp(np.random.default_rng(0).normal(0, 0.01, columns[0].size))
-    with pytest.raises(ValueError, match="do not determine the law: its best fit has a, b beyond the range of float64"):
-        fast.joint.fit_joint(*columns, loss, None)
+    law, noise = joint.PUBLISHED["joint"].coefficients, np.random.default_rng(0).normal(0, 0.01, columns[0].size)
+    loss = joint.predict_joint(*columns, law) * np.exp(noise)
+    fit, own = (laws.fit_joint(*columns, loss, None) for laws in (fast.joint, joint))
+    assert fit.status == "E_start at the limit"
+    assert fit.coefficients.E_max == pytest.approx(1.1 * fit.coefficients.E_start)
+    check("laws.additive.objective", abs(fit.objective / own.objective - 1))
+    rmsle = np.sqrt(np.mean(np.log10(joint.predict_joint(*columns, fit.coefficients) / loss) ** 2))
+    assert fit.rmsle == pytest.approx(rmsle) and rmsle < np.sqrt(np.mean(noise**2)) / np.log(10)
     with pytest.raises(ValueError, match="at 8 experts the terms of N and D are .* and inf; needed: finite numbers"):
         reference.planning.joint_optimum(reference.planning.Budget(1e22), 8, law._replace(omega=1e5))
+
+
+def test_a_jump_at_the_first_experts_is_no_joint_law():
+    """In the limit of an endless bend, E_start and E_max have no values."""
+    axes = [1e5, 1.6e5, 2.4e5, 3.3e5], [3.3e6, 4.8e6, 6.8e6], [1.0, 4.0, 16.0, 64.0]
+    size, tokens, experts = columns = tuple(v.ravel() for v in np.meshgrid(*axes))
+    loss = 1.3 + (30 * size**-0.3 + 900 * tokens**-0.45) * np.where(experts > 1, 0.9, 1.0)
+    loss *= np.exp(np.random.default_rng(1).normal(0, 0.002, loss.size))
+    with pytest.raises(ValueError, match="do not determine the law: its best fit is the same for any E_start, E_max"):
+        fast.joint.fit_joint(*columns, loss, None)
+
+
+def test_coefficients_beyond_float64_are_an_error():
+    size, tokens = (v.ravel() for v in np.meshgrid(np.geomspace(1e8, 1.1e8, 4), [2e9, 1e10, 5e10]))
+    loss = 2 + (size / 1e8) ** -60 + (tokens / 1e10) ** -0.3
+    with pytest.raises(ValueError, match="do not determine the law: its best fit has a beyond the range of float64"):
+        fast.hoffmann.fit_hoffmann(size, tokens, loss, None)

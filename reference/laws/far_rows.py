@@ -143,6 +143,7 @@ def bisquare(design: np.ndarray, values: np.ndarray) -> Robust:
         >>> found.weight.round(2).tolist(), found.freedom
         ([0.91, 0.98, 1.0, 0.98, 0.91, 0.0], 4)
     """
+    design = design / np.maximum(np.abs(design).max(axis=0), 1e-300)  # else squares of 1e200 overflow
     unit, lengths, _ = np.linalg.svd(design / np.maximum(np.linalg.norm(design, axis=0), 1e-300), full_matrices=False)
     unit = unit[:, lengths > 1e-10 * lengths[0]]
     rows, rank = unit.shape

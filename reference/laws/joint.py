@@ -25,7 +25,9 @@ bracket, so ln Ê = ln E_start + ψ. Then ln of the first term is
 
 At a given ψ this is linear in four unknowns: the first bracket, δ, (α + γ s) and γ. The second term has the same form.
 The fit subtracts from ln N and ln D their means, as in `additive.py`. It has eleven unknowns: four for each term, ln c,
-ln rise and ln bend. The derivatives of ψ are
+ln bend, and ln u with rise = u + 0.1 bend. If a few experts give the whole gain, the best E_start and E_max are nearly
+equal, and the other coefficients grow without end although the predictions hardly change. So E_max = E_start (1 +
+rise/bend) exceeds E_start by at least 10 % (our choice). The derivatives of ψ are
 
     ∂ψ/∂ln rise = rise·x / (1 + bend·x + rise·x)
     ∂ψ/∂ln bend = -rise·bend·x² / ((1 + bend·x)(1 + bend·x + rise·x))
@@ -50,6 +52,9 @@ from .additive import AdditiveFit, AdditiveInterval, Published
 
 _COLUMNS = ("active_parameters", "tokens", "num_experts")
 _LEAST_EXPERT_COUNTS = 4  # two values fix the scale of ψ, and two more fix rise and bend
+
+LEAST_RISE = 0.1
+"""E_max exceeds E_start by at least this share. At less, a and b may exceed float64."""
 
 VOCABULARY = 50_257
 """V of the models of the paper, the tokenizer of GPT-2."""
@@ -239,8 +244,10 @@ def fit_joint(
     """
     columns, loss = _checked(active_parameters, tokens, num_experts, loss)
     fit = AdditiveFit(*search(_JOINT, columns, loss, huber, starts))
-    if np.isnan(predict_joint(*columns, fit.coefficients)).any():
-        names = ", ".join(name for name, value in fit.coefficients._asdict().items() if math.isnan(value))
+    error = np.log10(predict_joint(*columns, fit.coefficients) / loss)
+    if not np.sqrt(np.mean(error**2)) <= 1.01 * fit.rmsle + 1e-9:  # NaN, or a limit that gives another law
+        names = [name for name, value in fit.coefficients._asdict().items() if math.isnan(value)]
+        names = ", ".join(names or ("E_start", "E_max"))
         raise InputError(
             f"these rows do not determine the law: its best fit is the same for any {names}; add rows with other "
             "sizes, tokens or num_experts"
@@ -333,29 +340,32 @@ def _bind(columns: tuple, centres: np.ndarray):
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         first, second, (log_rise, log_bend, log_c) = theta[:4], theta[4:8], theta[8:]
-        rise, bend = math.exp(min(log_rise, 700.0)), math.exp(min(log_bend, 700.0))
+        bend = math.exp(min(log_bend, 700.0))
+        rise = math.exp(min(log_rise, 700.0)) + LEAST_RISE * bend
         psi = np.log1p(rise * x / (1 + bend * x))
         by_rise = rise * x / (1 + bend * x + rise * x)
-        by_bend = -by_rise * bend * x / (1 + bend * x)
+        fixed = LEAST_RISE * bend / rise  # the share of rise that grows with bend
+        by_bend = by_rise * (fixed - bend * x / (1 + bend * x))
         in_size = np.stack([ones, n, psi, psi * n], axis=1)  # the factors of (ln a, α, δ, γ)
         in_data = np.stack([ones, d, psi, psi * d], axis=1)
         predicted, shares = log_sum(np.stack([in_size @ first, in_data @ second, log_c * ones], axis=1))
         # The two terms change with ψ by δ + γ n and by ω + ζ d.
         with_psi = shares[:, 0] * (first[2] + first[3] * n) + shares[:, 1] * (second[2] + second[3] * d)
-        by_shape = with_psi[:, None] * np.stack([by_rise, by_bend], axis=1)
+        by_shape = with_psi[:, None] * np.stack([by_rise * (1 - fixed), by_bend], axis=1)
         return predicted, np.hstack([shares[:, :1] * in_size, shares[:, 1:2] * in_data, by_shape, shares[:, 2:]])
 
     return model
 
 
 def _natural(theta: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return the coefficients from θ = (four of the first term, four of the second, ln rise, ln bend, ln c).
+    """Return the coefficients from θ = (four of the first term, four of the second, ln u, ln bend, ln c).
 
     With s = ln E_start, ψ = ln Ê - s, and sizes relative to n̄,
 
         ln a = θ₀ - δ' s - α' n̄ + γ s n̄,  α = α' - γ s,  δ = δ' - γ n̄     for θ = (θ₀, α', δ', γ)
     """
     rise, bend = np.exp(theta[8:10])
+    rise += LEAST_RISE * bend
     both = rise + bend  # 1/E_start - 1/E_max
     E_start = rise / both**2
     s, coefficients = np.log(E_start), []
@@ -375,7 +385,9 @@ def _internal(coefficients: np.ndarray, centres: np.ndarray) -> np.ndarray:
     for (multiplier, power, gain, turn), centre in zip((coefficients[:4], coefficients[4:8]), centres, strict=True):
         power, gain = power + turn * s, gain + turn * centre
         theta += [math.log(multiplier) + gain * s + power * centre - turn * s * centre, power, gain, turn]
-    return np.array([*theta, math.log(rest**2 / E_start), math.log(rest / E_max), math.log(c)])
+    rise, bend = rest**2 / E_start, rest / E_max
+    own = max(rise - LEAST_RISE * bend, math.exp(ABSENT))
+    return np.array([*theta, math.log(own), math.log(bend), math.log(c)])
 
 
 def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.ndarray:
@@ -392,8 +404,8 @@ def _starts(columns: tuple, centres: np.ndarray, log_loss: np.ndarray) -> np.nda
     return np.array(starts)
 
 
-_LIMITS = {"a": 0.0, "b": 0.0, "E_max": math.inf, "c": 0.0}
-"""The value of a coefficient that has vanished from the law; coefficients that are not listed are then NaN."""
+_LIMITS = {"a": 0.0, "b": 0.0, "E_start": None, "E_max": math.inf, "c": 0.0}
+"""The value of a coefficient that has vanished from the law; None keeps its value, and others are then NaN."""
 
 _JOINT = Form(
     kind=JointCoefficients,
