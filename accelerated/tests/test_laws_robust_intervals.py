@@ -74,6 +74,7 @@ def test_hc3_is_the_sandwich_of_mackinnon_and_white(seed):
         r * student.ppf(0.975, d) / student.ppf(0.975, 32) for r, d in zip(ratios, (degrees, together), strict=True)
     ]
     found = [robust.factor(errors, POINT, 0.95, "hc3", run) for run in (False, True)]
+    assert robust.factor(errors, 1e-90 * POINT, 0.95, "hc3") == pytest.approx(found[0], rel=1e-12)  # no unit counts
     assert found == pytest.approx(np.maximum(wanted, 1.0), rel=1e-5) and found[0] > 1
 
 

@@ -179,6 +179,8 @@ def factor(errors: Errors, gradient: np.ndarray, level: float, method: str | Non
         (0.444444, 0.444444)
     """
     weights, method = gradient @ errors.root, method or errors.method
+    if not run:  # the factor does not count, but the fourth power of 1e-90 is 0
+        weights = weights / (np.abs(weights).max() or 1.0)
     freedom = errors.residual.size - np.linalg.matrix_rank(errors.root)
     s2, own, more = float(errors.residual @ errors.residual) / freedom, float(weights @ weights), float(run)
     usual = s2 * (own + more)
