@@ -177,7 +177,7 @@ FAMILIES = {
 """The families of transformers 5.24 that this file counts, by `model_type`."""
 
 
-MOST = 2**24
+MOST_EXPERTS = 2**24
 """Largest number of experts of all blocks. Our choice: a plan has arrays of this size."""
 
 
@@ -185,8 +185,8 @@ NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "mi
 """Families whose gates sum to 1; others say so by `norm_topk_prob`."""
 
 
-BIASED = "afmoe deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe glm4_moe glm4_moe_lite hy_v3 kolibri1 minimax_m2"
-BIASED = (*BIASED.split(), "solar_open")
+BIASED = ("afmoe", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite",
+          "hy_v3", "kolibri1", "minimax_m2", "solar_open")  # fmt: skip
 """Families whose routers choose by the logits and a bias, which is a buffer."""
 
 
@@ -267,8 +267,8 @@ def read_model(values: dict) -> ForeignModel:
         keys |= {"K": "num_key_value_heads=0", "h": family.head}
     sizes = {letter: _number(values, key, 0 if "=" in key else 1) for letter, key in keys.items()}
     sizes["s"] = math.prod(_number(values, key, 0) for key in family.shared.split()) if family.shared else 0
-    if sizes["L"] * sizes["E"] > MOST:
-        raise InputError(f"{sizes['L']} blocks of {sizes['E']} experts exceed {MOST:,} experts in all")
+    if sizes["L"] * sizes["E"] > MOST_EXPERTS:
+        raise InputError(f"{sizes['L']} blocks of {sizes['E']} experts exceed {MOST_EXPERTS:,} experts in all")
     if sizes["k"] > sizes["E"]:
         raise InputError(f"{sizes['k']} experts per token exceed its {sizes['E']} experts")
     if family.attention == "latent":

@@ -21,10 +21,9 @@ def test_the_plan_agrees_with_the_compiler_of_tpus():
         plan = plan_device(config.model, parse_mesh(row["mesh"]), *shape)
         state = plan.parameters + plan.optimizer
         assert state < int(row["arguments"]) < 1.08 * state, "the state, a batch and the rates"
-    ratios = {use: [pods.ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check")}
-    assert 0.8 < min(ratios["fit"]) and sum(each < 1.2 for each in ratios["fit"]) > 0.9 * len(ratios["fit"])
-    assert 0.95 < min(ratios["check"]) and max(ratios["check"]) < 1.3
-    assert sum(each < 1.15 for each in ratios["check"]) > 0.8 * len(ratios["check"])
+    fit, check = ([pods.ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check"))
+    assert 0.8 < min(fit) and max(fit) < 1.65 and sum(each < 1.2 for each in fit) > 0.9 * len(fit)
+    assert 0.95 < min(check) and max(check) < 1.3 and sum(each < 1.15 for each in check) > 0.8 * len(check)
 
 
 def test_the_page_has_the_rows():

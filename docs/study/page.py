@@ -302,9 +302,17 @@ def parts(folder: Path) -> dict[str, Callable[[], str]]:
     return made | {"utilisation": lambda: utilisation(runs), "texts": lambda: texts(folder)}
 
 
-def filled(page: str, made: dict[str, Callable[[], str]]) -> str:
-    """Return the page with the new text of its parts."""
-    return PART.sub(lambda part: part[1] + made[part[2]]() + part[3], page)
+def renew(path: Path, made: dict[str, Callable[[], str]], check: bool, remedy: str) -> bool:
+    """Write the page with the new text of its parts. With `check`, print the remedy instead, and return whether they
+    differ.
+    """
+    page = path.read_text()
+    new = PART.sub(lambda part: part[1] + made[part[2]]() + part[3], page)
+    if check and new != page:
+        print(f"{path}: differs from {remedy}", file=sys.stderr)
+    elif new != page:
+        path.write_text(new)
+    return check and new != page
 
 
 PAGES = ("README.md", "details.md")
@@ -317,16 +325,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page differs from the table")
     flags = parser.parse_args(arguments)
-    made, different = parts(flags.folder), 0
-    for path in (flags.folder / name for name in PAGES):
-        page = path.read_text()
-        new = filled(page, made)
-        if flags.check and new != page:
-            different = 1
-            print(f"{path}: differs from results.csv; run python docs/study/page.py", file=sys.stderr)
-        elif new != page:
-            path.write_text(new)
-    return different
+    made, remedy = parts(flags.folder), "results.csv; run python docs/study/page.py"
+    return int(any([renew(flags.folder / name, made, flags.check, remedy) for name in PAGES]))
 
 
 if __name__ == "__main__":

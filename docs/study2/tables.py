@@ -20,7 +20,7 @@ from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.schema import DENSE
 
 sys.path.append(str(HERE.parent / "study"))
-from page import filled  # noqa: E402
+from page import renew  # noqa: E402
 
 SIZES, BUDGETS = (sorted(set(values)) for values in zip(*RUNS, strict=True))
 ROUTERS, COUNTS = ("Hash", "S-Base", "Top-K"), (4, 16, 64)
@@ -50,7 +50,7 @@ def losses(every, copying) -> str:
     return markdown([Table(["N", "tokens", *HEADS], rows)])
 
 
-def gains(_, copying) -> str:
+def gains(copying) -> str:
     """Return by how many percent each routed loss differs from the dense loss, for similar numbers of tokens per N.
 
     Budgets grow about as fast as sizes. So the shortest budget of a size, the next budget of the next size, and so on,
@@ -87,15 +87,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="folder of the page and its tables")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs from the tables")
     flags = parser.parse_args(arguments)
-    frames, path = losses_of(flags.folder), flags.folder / "README.md"
-    parts = {part.__name__: lambda part=part: part(*frames) for part in (losses, gains)}
-    page = path.read_text()
-    new = filled(page, parts | {"prediction": lambda: prediction(flags.folder)})
-    if flags.check and new != page:
-        print(f"{path}: differs from its tables; run python docs/study2/tables.py", file=sys.stderr)
-    elif new != page:
-        path.write_text(new)
-    return int(flags.check and new != page)
+    every, copying = losses_of(flags.folder)
+    parts = {"losses": lambda: losses(every, copying), "gains": lambda: gains(copying)}
+    parts["prediction"] = lambda: prediction(flags.folder)
+    remedy = "its tables; run python docs/study2/tables.py"
+    return int(renew(flags.folder / "README.md", parts, flags.check, remedy))
 
 
 if __name__ == "__main__":

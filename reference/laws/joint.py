@@ -339,9 +339,9 @@ def _bind(columns: tuple, centres: np.ndarray):
     x, ones = columns[2] - 1.0, np.ones(n.size)
 
     def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        first, second, (log_rise, log_bend, log_c) = theta[:4], theta[4:8], theta[8:]
+        first, second, (log_u, log_bend, log_c) = theta[:4], theta[4:8], theta[8:]
         bend = math.exp(min(log_bend, 700.0))
-        rise = math.exp(min(log_rise, 700.0)) + LEAST_RISE * bend
+        rise = math.exp(min(log_u, 700.0)) + LEAST_RISE * bend
         psi = np.log1p(rise * x / (1 + bend * x))
         by_rise = rise * x / (1 + bend * x + rise * x)
         fixed = LEAST_RISE * bend / rise  # the share of rise that grows with bend
