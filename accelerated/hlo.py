@@ -36,6 +36,9 @@ VIEWS = (
 )  # fmt: skip
 """Instructions that move no bytes of their own."""
 
+VIEW_CALLS = ('custom_call_target="ConcatBitcast"', 'custom_call_target="AllocateBuffer"')
+"""Attributes of calls by which libtpu names memory: the whole of parts that came one by one, and memory to fill."""
+
 _COLLECTIVE = r"(?<![\w%.-])((?:all|ragged|partitioned|collective)-[\w-]+|reduce-scatter[\w-]*|send|recv)\("
 _TENSOR = re.compile(r"([a-z]+)(\d*)(\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _CALLED = re.compile(r"\b(calls|body|condition|branch_computations|\w+_computation|to_apply)=(\{[^}]*\}|%[\w.-]+)")
@@ -201,7 +204,7 @@ class Program:
             for line in lines:
                 if line.opcode.endswith("-done"):
                     total += 2 * self.times[name] * tensor_bytes(line.type)
-                elif line.opcode not in VIEWS and not line.opcode.endswith("-start"):
+                elif not (line.opcode in VIEWS or line.opcode.endswith("-start") or _calls_view(line)):
                     total += self.times[name] * self._moved(line, types)
         return total
 
@@ -284,6 +287,10 @@ def _closing(text: str, start: int) -> int:
 
 def _fused(line: Instruction) -> list[str]:
     return re.findall(r"calls=%([\w.-]+)", line.attributes) if line.opcode in ("fusion", "async-start") else []
+
+
+def _calls_view(line: Instruction) -> bool:
+    return line.opcode == "custom-call" and any(call in line.attributes for call in VIEW_CALLS)
 
 
 def _group_size(line: Instruction) -> int:

@@ -55,7 +55,7 @@ about it. With the last one, several processes can compile at the same time."""
 LARGEST = 5
 """Number of tensors in a report."""
 
-FORM = 2
+FORM = 3
 """Number of the form of cached reports; change it together with `_numbers`."""
 
 
