@@ -1,9 +1,10 @@
 """Softmax attention over heads, with a backward pass written by hand.
 
 The logit of query i and key j is (qᵢ · kⱼ + qᵢ · r₍ᵢ₋ⱼ₎) / √c. For each head, one product computes qᵢ · r₍ₘ₎ for all
-distances m. Then each row is shifted, so that column j of row i holds the distance i − j. The shift copies nothing.
-The product has an extra first column, and its memory, cut into rows that are one number shorter, holds the shifted rows
-(`shift`). Autodiff would write and read the shifted rows and their gradients several times.
+distances m. Then each row is shifted, so that column j of row i holds the distance i − j. On a CPU, the shift copies
+nothing: the product has an extra first column, and its memory, cut into rows that are one number shorter, holds the
+shifted rows (`shift`). On a TPU, memory has tiles, and these cuts are a sixth of all bytes that a step moves (S = 512).
+Autodiff would write and read the shifted rows and their gradients several times.
 
 The backward pass keeps queries, keys, values and results. It also keeps the weights of sequences that are short
 relative to the head width. For longer sequences, it recomputes the weights. (In unrolled blocks XLA merges the
