@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # optax 0.2.8: with bfloat16 weights and the default b2 = 0.999, the second moment of Adam never falls.
 #
-# Here the gradient is 1 for 200 steps, then 0.001 for 9,800 steps, as for an expert that was busy and is so no longer.
-# In float32, the second moment falls from 0.18 to 0.000011, and the step grows to 0.3 of the learning rate. In bfloat16
-# it stays at 0.2, and the step is 0.0023 of the learning rate, 130 times less, for the rest of the run. A gradient that
-# stays at 1 ends with a second moment of 0.5 instead of 1, so its steps are 1.4 times too large. With b2 = 0.99, both
-# types agree within 10 %. Nothing warns, and `mu_dtype=float32` does not help: it is for the first moment alone.
+# Here the gradient is 1 for 200 steps, then 0.001 for 9,800 steps, like that of an expert that loses most of its tokens.
+# In float32, the second moment falls to 0.000011, and the step grows to 0.3 of the learning rate. In bfloat16, the
+# second moment stays at 0.2. The step is 0.0023 of the learning rate, 130 times less, so the expert learns almost nothing
+# for the rest of the run. A gradient that stays at 1 ends with a second moment of 0.5 instead of 1, so its steps are 1.4
+# times too large. With b2 = 0.99, the second moment falls in both types, and the steps differ by at most 10 %. Nothing
+# warns, and `mu_dtype=float32` does not help: it is for the first moment alone.
 #
 # Cause: the second moment has the type of the weights. A step takes 0.1 % off it, which is less than half the distance
 # of two bfloat16 numbers, so the product is rounded back. Keep the weights in float32, or use b2 <= 0.99.
