@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# chinchilla 0.2.0: its `log_huber`, "the original loss function used in the Chinchilla paper", is least squares.
+# chinchilla 0.2.0: its Huber loss, `log_huber`, acts as least squares, because its threshold is 1,000 times the paper's.
 #
 # Its threshold `delta` is 1 in the logarithm of the loss, a factor of 2.7. In the paper it is 0.001. No residual of a
 # usual table reaches 1, so the fit gives the exponents of squared logs, and a bad run counts in full. Here, 25 points
