@@ -12,7 +12,7 @@ import pytest
 from scipy.special import softmax
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.conversion.families import model_in
+from routelaws.accelerated.conversion.families import model_in, read_model
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection import foreign_traces
 from routelaws.accelerated.inspection.foreign_traces import Design, Recorded, as_trace, problems, read_recorded
@@ -180,6 +180,10 @@ CONFIG = {
     "num_key_value_heads": 2, "intermediate_size": 24, "moe_intermediate_size": 20, "num_experts": 8, "head_dim": 8,
     "num_experts_per_tok": 2, "mlp_only_layers": [0], "norm_topk_prob": True,
 }  # fmt: skip
+DEEPSEEK = CONFIG | {
+    "model_type": "deepseek_v3", "n_routed_experts": 8, "n_shared_experts": 1, "q_lora_rank": 8, "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -193,6 +197,11 @@ def test_a_configuration_gives_the_design(design, tmp_path):
     assert design.blocks.tolist() == [2, 3, 4, 5]
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"norm_topk_prob": False}))
     assert model_in(tmp_path / "config.json").gate_sum is None
+    glm = CONFIG | {"model_type": "glm4_moe", "n_routed_experts": 8, "n_shared_experts": 1, "head_dim": 8}
+    lite = DEEPSEEK | {"model_type": "glm4_moe_lite"}  # transformers multiplies its gates by 1.8
+    for values, gate_sum in ((glm, 1.0), (glm | {"routed_scaling_factor": 2.5}, None), (DEEPSEEK, None), (lite, None),
+                             (DEEPSEEK | {"routed_scaling_factor": 1.0}, 1.0)):  # fmt: skip
+        assert read_model(values).gate_sum == gate_sum
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "minimax_m2"}))
     assert design.largest and not model_in(tmp_path).design().largest
 
