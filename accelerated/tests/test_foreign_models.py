@@ -175,6 +175,7 @@ def test_lists_of_blocks_are_lists(changes, message):
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; use true or false"),
     ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "count the text model, save text_config"),
     ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
+    ({"model_type": "olmoe", "head_dim": 64}, "32 heads of width 64 are not hidden_size 4096"),
     ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
 ])  # fmt: skip
 def test_a_wrong_configuration_is_one_line(changes, message, tmp_path, capsys):
