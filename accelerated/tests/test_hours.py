@@ -121,6 +121,10 @@ def test_a_probe_varies_each_cost_by_itself_and_times_steps_without_compilation(
     runs = probe.probed_runs(run, (32, 64), (2, 4))
     shapes = [(each.model.router, each.model.experts, each.model.d_model, each.model.blocks) for each in runs]
     assert shapes[:2] == [("dense", 1, 32, 2), ("dense", 1, 32, 4)] and shapes[7] == ("top_k", 4, 64, 4)
+    masked = TrainConfig(ModelConfig(router="top_k", experts=16, k=8, objective="masked"))
+    runs_of_masked = [each.model for each in probe.probed_runs(masked, (32, 64), (2, 4))]
+    assert {each.objective for each in runs_of_masked} == {"masked"}, "attention sees both sides in dense models, too"
+    assert [each.experts for each in runs_of_masked[4:]] == [8, 16, 16, 8], "at least k"
     clock = iter(np.cumsum([0.0, 0.5] * 100))
     monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(probe, "initial_state", lambda config: None)
