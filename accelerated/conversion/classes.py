@@ -32,7 +32,10 @@ CLASSES = {
 NEEDED = {"norm": "rms", "positions": "rotary", "activation": "swiglu", "objective": "causal"}
 """Options of every model that has a class."""
 
-MAY_LACK = ("head_dim", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "rope_parameters")
+OLDER = {"rope_scaling": None, "partial_rotary_factor": 1.0}
+"""Keys of older files that transformers merges into `rope_parameters`, and their needed values."""
+
+MAY_LACK = ("head_dim", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", *OLDER)
 """Keys that config.json may lack, because the default of the class is the needed value."""
 
 MATRICES = {"up": "gate_proj", "linear": "up_proj", "down": "down_proj"}
@@ -191,7 +194,7 @@ def _routing(kind: str, values: dict) -> dict:
 
 def check_settings(values: dict, model: ModelConfig) -> None:
     """Raise `InputError` if config.json describes another function than the model."""
-    for key, needed in settings(model).items():
+    for key, needed in (OLDER | settings(model)).items():
         if key not in values and key in MAY_LACK:
             continue
         if values.get(key, "missing") != needed:

@@ -152,6 +152,7 @@ def test_a_model_without_a_class_is_refused_with_the_flags_that_help(what):
 CHANGED = {
     "rms_norm_eps": 1e-6, "num_key_value_heads": 1, "qkv_bias": True, "hidden_act": "gelu", "num_experts": 9,
     "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": False, "hidden_size": "x",
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "partial_rotary_factor": 0.5,
     "model_type": "gpt2", "quantization_config": {}, "moe_intermediate_size": 20, "num_experts_per_tok": 3,
 }  # fmt: skip
 
@@ -160,6 +161,14 @@ CHANGED = {
 def test_a_configuration_that_cannot_be_expressed_is_refused(key):
     values = classes.settings(model_for("shared")) | {key: CHANGED[key]}
     with pytest.raises(InputError, match="needed|allowed|quantised|size|width"):
+        classes.check_settings(values, classes.model_of(values))
+
+
+def test_positions_by_the_key_of_older_files_are_refused():
+    """transformers reads rope_theta if there are no rope_parameters, and its default for Mixtral is 1,000,000."""
+    values = classes.settings(model_for("shared")) | {"rope_theta": 5e5}
+    del values["rope_parameters"]
+    with pytest.raises(InputError, match="rope_parameters is 'missing'; needed: "):
         classes.check_settings(values, classes.model_of(values))
 
 
