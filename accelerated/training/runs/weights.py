@@ -40,6 +40,7 @@ class SavedRun(NamedTuple):
     texts: dict[str, str]  # known digests of the texts, see `record`
     optimizer: optax.OptState | None  # None unless requested
     tokens: int  # training tokens of the weights, including earlier runs
+    step: int
 
     def load_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -70,7 +71,7 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
         raise InputError(f"{folder}: has no checkpoint yet")
     tokens = parts["before"] + restored.step * config.batch_size * config.sequence_length
     optimizer = restored.state["optimizer"] if moments else None
-    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens)
+    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens, restored.step)
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
