@@ -162,10 +162,8 @@ def model_of(values: dict) -> ModelConfig:
 
 def _routing(kind: str, values: dict) -> dict:
     """Return the fields of the routed blocks of a config.json."""
-    blocks, width = (
-        values["num_hidden_layers"],
-        values["intermediate_size" if kind == "mixtral" else "moe_intermediate_size"],
-    )
+    blocks = values["num_hidden_layers"]
+    width = values["intermediate_size" if kind == "mixtral" else "moe_intermediate_size"]
     experts = values[{"mixtral": "num_local_experts", "qwen2_moe": "num_experts"}.get(kind, "n_routed_experts")]
     chosen, granularity, left = values["num_experts_per_tok"], *divmod(3 * values["hidden_size"], width)
     if left or experts % granularity or chosen % granularity:
@@ -257,8 +255,7 @@ def _routed_places(model: ModelConfig, kind: str, layer: str, at: int) -> dict:
 
 def tensors(params: dict, model: ModelConfig) -> dict[str, np.ndarray]:
     """Return {name: tensor}, float32, of the parameters of a model."""
-    leaves = {}
-    found = {}
+    leaves, found = {}, {}
     for name, place in places(model).items():
         if not isinstance(place, Place):
             found[name] = np.zeros(place, np.float32)

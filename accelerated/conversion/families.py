@@ -268,9 +268,8 @@ def read_model(values: dict) -> ForeignModel:
         raise InputError(f"{may_be_null} is missing; null is allowed")
     if family.attention == "latent":
         keys |= {"c": "kv_lora_rank", "q": "q_lora_rank=0", "n": "qk_nope_head_dim", "r": family.head}
-        keys |= {"v": "v_head_dim"} | (
-            {"i": "index_n_heads", "j": "index_head_dim"} if "indexer" in family.extra else {}
-        )
+        keys["v"] = "v_head_dim"
+        keys |= {"i": "index_n_heads", "j": "index_head_dim"} if "indexer" in family.extra else {}
     else:
         keys |= {"K": "num_key_value_heads=0", "h": family.head}
     sizes = {letter: _number(values, key, 0 if "=" in key else 1) for letter, key in keys.items()}
@@ -382,9 +381,8 @@ def _list(values: dict, key: str, kind: type) -> list | None:
     if entries == 0:
         return None
     if not isinstance(entries, list) or any(type(each) is not kind for each in entries):
-        raise InputError(
-            f"{_named(key)} is {shown(entries)}; use a list of {'blocks, from 0' if kind is int else 'texts'}"
-        )
+        needed = "blocks, from 0" if kind is int else "texts"
+        raise InputError(f"{_named(key)} is {shown(entries)}; use a list of {needed}")
     return entries
 
 

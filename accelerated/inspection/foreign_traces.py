@@ -134,13 +134,11 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
             expert, logits = np.stack(parts), None
         gate, position = None, np.arange(expert.shape[1] if expert.ndim == 3 else 0)
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
-        raise InputError(
-            f"{path}: has {expert.dtype} experts of shape {list(expert.shape)}; needed: integers [n, T, k]"
-        )
+        shape = list(expert.shape)
+        raise InputError(f"{path}: has {expert.dtype} experts of shape {shape}; needed: integers [n, T, k]")
     if design is None and logits is None and expert.max() >= NO_EXPERT:
-        raise InputError(
-            f"{path}: has expert {expert.max()}, not below {NO_EXPERT:,}; write -1 for no expert, or add --model"
-        )
+        wrong = f"has expert {expert.max()}, not below {NO_EXPERT:,}"
+        raise InputError(f"{path}: {wrong}; write -1 for no expert, or add --model")
     if tokens is not None and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
         raise InputError(f"{path}: has tokens of type {tokens.dtype} and shape {list(tokens.shape)}; needed: integers")
     if np.shape(position) != expert.shape[1:2]:
@@ -288,10 +286,8 @@ def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:
     if len(above) >= HALF and not (above % 2).any():
         yield "rounded", "no expert above 256 is odd: the numbers were stored in bfloat16"
     if 0 <= least and 2 <= most + 1 <= experts // 2 and expert.size >= HALF * experts:
-        yield (
-            "local numbers",
-            f"no expert of the upper half is chosen (0 to {most} of {experts}): numbers of one device?",
-        )
+        found = f"no expert of the upper half is chosen (0 to {most} of {experts})"
+        yield "local numbers", f"{found}: numbers of one device?"
 
 
 def _of_rows(of: Recorded, experts: int) -> Iterator[tuple[str, str]]:

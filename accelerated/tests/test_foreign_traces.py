@@ -182,7 +182,7 @@ CONFIG = {
 }  # fmt: skip
 DEEPSEEK = CONFIG | {
     "model_type": "deepseek_v3", "n_routed_experts": 8, "n_shared_experts": 1, "q_lora_rank": 8, "kv_lora_rank": 8,
-    "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+    "qk_nope_head_dim": 4, "qk_rope_head_dim": 8, "v_head_dim": 4,
 }  # fmt: skip
 
 

@@ -166,8 +166,7 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
             if not 0 < len(end) <= length:
                 raise InputError(
                     f"{where}, line {question.line}: {choice!r} has {len(end)} tokens; needed: 1 to {length}, the "
-                    "sequence "
-                    "length of the model"
+                    "sequence length of the model"
                 )
             ids = [END_OF_DOCUMENT, *encode(context), *end]
             kept = ids[-(length + 1) :]

@@ -140,8 +140,7 @@ def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
         path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
         raise InputError(
             f"{folder}: its model ({config.name()}, vocabulary {config.model.vocab_size}) has different shapes; the "
-            "first: "
-            f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
+            f"first: {'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
             f"{ours.get(path, 'none')}"
         )
 
