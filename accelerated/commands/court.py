@@ -23,6 +23,7 @@ from ..results.court import (
 )
 from ..results.encoding import dumps
 from ..results.runs import LOSS, read
+from .output import output_folder
 from .terminal import Working
 
 NOISE = 0.005
@@ -158,12 +159,12 @@ def write_court(blocks: list[Block], scores: Sequence[CourtScore], folder: Path)
     """Write court.md and the figure into a folder.
 
     Raises:
-        InputError: the folder cannot be made or written.
+        InputError: see `output_folder`.
     """
     from matplotlib import pyplot
 
     from ..files import write_atomically
-    from ..findings.style import image, styled
+    from ..findings.style import image
 
     head = [
         Heading("Which law of the loss holds on runs of other people?", 1),
@@ -176,15 +177,11 @@ def write_court(blocks: list[Block], scores: Sequence[CourtScore], folder: Path)
         "et al. 2024 with three training sets, and the points of Hoffmann et al. 2022 ([sources](recipes.md), "
         "[data](laws.md#released-data)). The method is in [`court.py`](../accelerated/results/court.py).",
     ]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with styled():
-            figure = draw_misses(scores)
-            write_atomically(folder / "court.png", image(figure, "png"))
-            pyplot.close(figure)
+    with output_folder(folder):
+        figure = draw_misses(scores)
+        write_atomically(folder / "court.png", image(figure, "png"))
+        pyplot.close(figure)
         write_atomically(folder / "court.md", markdown([*head, *blocks]))
-    except OSError as error:
-        raise InputError(f"--out {error.filename or folder}: {error.strerror or error}; name another folder") from None
 
 
 def draw_misses(scores: Sequence[CourtScore]):

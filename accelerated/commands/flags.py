@@ -201,8 +201,8 @@ def refuse(flags: dict, why: str) -> None:
     for name, value in flags.items():
         if value is not None:
             values = value if isinstance(value, tuple) else (value,)
-            shown = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in values)
-            raise InputError(f"--{name} {shown}: {why}")
+            shown = (f" {each:g}" if isinstance(each, float) else f" {each}" for each in values if each is not True)
+            raise InputError(f"--{name}{''.join(shown)}: {why}")
 
 
 def check_level(level: float) -> None:

@@ -69,7 +69,7 @@ class BudgetFlags:
         if self.hours is not None:
             if not 0 < self.hours < math.inf:
                 raise InputError(f"--hours {self.hours:g} is out of range; use a number above 0")
-            refuse({"inference_tokens": self.inference_tokens}, "--hours counts training only; leave it out")
+            refuse({"inference-tokens": self.inference_tokens}, "--hours counts training only; leave it out")
         return Budget(
             flops_of(self.flops) if self.hours is None else HOUR * self.hours,
             math.inf if self.memory is None else bytes_of(self.memory),

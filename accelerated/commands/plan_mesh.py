@@ -33,6 +33,7 @@ from ..tables.units import bytes_of
 from ..training.configuration import TrainConfig
 from . import flags
 from .run_flags import RunFlags, default_flags, fields_of_size
+from .terminal import remark
 
 
 def main(arguments: list[str]) -> None:
@@ -173,9 +174,11 @@ def loads_of(text: str | None, design: Design) -> np.ndarray | None:
     recorded = read_recorded(Path(text), design)
     expert = as_trace(recorded, text, design).expert
     counts = np.stack([np.bincount(of[of >= 0], minlength=design.experts) for of in expert])
+    wrong = "; ".join(problems(recorded, design).values())
     if len(expert) != len(design.blocks) or recorded.expert.max() >= design.experts:
-        wrong = "; ".join(problems(recorded, design).values())
         raise InputError(f"--loads {text}: {wrong}; use a trace of this model, with an expert in each routed block")
+    if wrong:
+        remark(f"--loads {text}: {wrong}")
     return counts / counts.sum(axis=1, keepdims=True)
 
 

@@ -26,8 +26,8 @@ def main(arguments: list[str]) -> None:
     ) -> None:
         """Time training steps of eight models on this machine, in a minute or two, for `routelaws plan --hours`.
 
-        Four models are dense, four have the run's router with --experts and with the root of it. Leave the machine
-        alone meanwhile.
+        Four models are dense, four have the run's router with --experts and with the root of it, or with --k if that is
+        more. Leave the machine alone meanwhile.
 
         Args:
             out: Table of the times, a new .csv file.

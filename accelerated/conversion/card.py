@@ -37,8 +37,8 @@ def model_card(folder: Path, run: SavedRun, class_name: str) -> str:
             f"Training balanced the choices with the plan of `{model.router}`. transformers always chooses the largest"
             " scores, as routelaws does in evaluation, so training there does not balance the experts."
         )
-    text = "Weights without an evaluation by routelaws."
-    if read_results(folder)[0]:
+    text, rows = "Weights without an evaluation by routelaws.", read_results(folder)[0]
+    if rows and int(rows[-1]["step"]) == run.step:
         done, frame = read_run(folder)
         text, lines = about(done), lines + notes(done)
         last = frame.to_dict("records")[-1]

@@ -32,7 +32,10 @@ CLASSES = {
 NEEDED = {"norm": "rms", "positions": "rotary", "activation": "swiglu", "objective": "causal"}
 """Options of every model that has a class."""
 
-MAY_LACK = ("head_dim", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "rope_parameters")
+OLDER = {"rope_scaling": None, "partial_rotary_factor": 1.0}
+"""Keys of older files that transformers merges into `rope_parameters`, and their needed values."""
+
+MAY_LACK = ("head_dim", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", *OLDER)
 """Keys that config.json may lack, because the default of the class is the needed value."""
 
 MATRICES = {"up": "gate_proj", "linear": "up_proj", "down": "down_proj"}
@@ -159,10 +162,8 @@ def model_of(values: dict) -> ModelConfig:
 
 def _routing(kind: str, values: dict) -> dict:
     """Return the fields of the routed blocks of a config.json."""
-    blocks, width = (
-        values["num_hidden_layers"],
-        values["intermediate_size" if kind == "mixtral" else "moe_intermediate_size"],
-    )
+    blocks = values["num_hidden_layers"]
+    width = values["intermediate_size" if kind == "mixtral" else "moe_intermediate_size"]
     experts = values[{"mixtral": "num_local_experts", "qwen2_moe": "num_experts"}.get(kind, "n_routed_experts")]
     chosen, granularity, left = values["num_experts_per_tok"], *divmod(3 * values["hidden_size"], width)
     if left or experts % granularity or chosen % granularity:
@@ -191,7 +192,7 @@ def _routing(kind: str, values: dict) -> dict:
 
 def check_settings(values: dict, model: ModelConfig) -> None:
     """Raise `InputError` if config.json describes another function than the model."""
-    for key, needed in settings(model).items():
+    for key, needed in (OLDER | settings(model)).items():
         if key not in values and key in MAY_LACK:
             continue
         if values.get(key, "missing") != needed:
@@ -254,8 +255,7 @@ def _routed_places(model: ModelConfig, kind: str, layer: str, at: int) -> dict:
 
 def tensors(params: dict, model: ModelConfig) -> dict[str, np.ndarray]:
     """Return {name: tensor}, float32, of the parameters of a model."""
-    leaves = {}
-    found = {}
+    leaves, found = {}, {}
     for name, place in places(model).items():
         if not isinstance(place, Place):
             found[name] = np.zeros(place, np.float32)

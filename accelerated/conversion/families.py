@@ -60,7 +60,7 @@ class Family(NamedTuple):
     "a|b" is a key or its other name. "a=1" has a value for a missing key: the default of the class. "=1" is a value.
 
     Attributes:
-        experts, chosen, width, dense, head: keys of E, k, f, g, h
+        experts, chosen, width, dense, head: keys of E, k, f, g, and h (of r in latent attention)
         shared: keys whose product is s; "" for no shared experts
         first, last, step, only, listed, types: keys that say which blocks are routed: from `first` to `last`, every
             `step`-th, without the blocks `only`; else the list `listed`, or "sparse" in the list `types`
@@ -93,7 +93,8 @@ class Family(NamedTuple):
 _N, _SHARED = "num_experts|num_local_experts", "n_shared_experts moe_intermediate_size"
 _WIDE = {"width": "intermediate_size"}
 _STEP = {"step": "decoder_sparse_step=1", "only": "mlp_only_layers=0"}
-_BIAS, _LATENT = {"bias": "attention_bias=0"}, {"attention": "latent", "extra": {"latent_bias": "attention_bias=0"}}
+_BIAS, _LATENT_BIAS = {"bias": "attention_bias=0"}, {"latent_bias": "attention_bias=0"}
+_LATENT = {"attention": "latent", "head": "qk_rope_head_dim"}
 _MLP = {"ffn_bias": "mlp_bias=0", "shared_bias": "mlp_bias=0"}
 _TYPES = "mlp_layer_types=0"
 
@@ -108,13 +109,13 @@ FAMILIES = {
         tied="tie_word_embeddings=1",
     ),
     "deepseek_v2": Family(
-        shared=_SHARED, first="first_k_dense_replace=0", attention="latent",
-        experts="n_routed_experts|num_experts", extra={"latent_bias": "attention_bias=0", **_MLP},
+        shared=_SHARED, first="first_k_dense_replace=0", experts="n_routed_experts|num_experts", **_LATENT,
+        extra={**_LATENT_BIAS, **_MLP},
     ),
-    "deepseek_v3": Family(shared=_SHARED, first="first_k_dense_replace=3", **_LATENT),
+    "deepseek_v3": Family(shared=_SHARED, first="first_k_dense_replace=3", extra=_LATENT_BIAS, **_LATENT),
     "deepseek_v32": Family(
         "n_routed_experts|num_local_experts|num_experts", shared=_SHARED, first="first_k_dense_replace=3",
-        types=_TYPES, attention="latent", extra={"latent_bias": "attention_bias=0", "indexer": ""},
+        types=_TYPES, extra={**_LATENT_BIAS, "indexer": ""}, **_LATENT,
     ),
     "dots1": Family(shared=_SHARED, first="first_k_dense_replace=0", extra={"norm_heads": "", **_BIAS}),
     "ernie4_5_moe": Family(
@@ -139,7 +140,10 @@ FAMILIES = {
         shared=_SHARED, first="first_k_dense_replace=1",
         extra={"norm_heads": "use_qk_norm=0", "qkv_bias": "attention_bias=0"},
     ),
-    "glm4_moe_lite": Family(shared=_SHARED, first="=1", types=_TYPES, **_LATENT),
+    "glm4_moe_lite": Family(
+        shared=_SHARED, first="=1", types=_TYPES, attention="latent", head="qk_rope_head_dim|head_dim",
+        extra=_LATENT_BIAS,
+    ),
     "gpt_oss": Family(
         _N, **_WIDE, head="head_dim=64",
         extra={"bias": "attention_bias=1", "sinks": "", "router_bias": "", "expert_bias": ""},
@@ -183,6 +187,10 @@ MOST_EXPERTS = 2**24
 
 NORMALISED = ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "minimax_m2", "mixtral")
 """Families whose gates sum to 1; others say so by `norm_topk_prob`."""
+
+
+FACTORS = {"deepseek_v3": 2.5, "deepseek_v32": 2.5, "exaone_moe": 2.5, "glm4_moe_lite": 1.8}
+"""Factors of the gates if config.json has no `routed_scaling_factor`; 1 in other families."""
 
 
 BIASED = ("afmoe", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite",
@@ -259,10 +267,9 @@ def read_model(values: dict) -> ForeignModel:
     if may_be_null not in values:
         raise InputError(f"{may_be_null} is missing; null is allowed")
     if family.attention == "latent":
-        keys |= {"c": "kv_lora_rank", "q": "q_lora_rank=0", "n": "qk_nope_head_dim", "r": "qk_rope_head_dim"}
-        keys |= {"v": "v_head_dim"} | (
-            {"i": "index_n_heads", "j": "index_head_dim"} if "indexer" in family.extra else {}
-        )
+        keys |= {"c": "kv_lora_rank", "q": "q_lora_rank=0", "n": "qk_nope_head_dim", "r": family.head}
+        keys["v"] = "v_head_dim"
+        keys |= {"i": "index_n_heads", "j": "index_head_dim"} if "indexer" in family.extra else {}
     else:
         keys |= {"K": "num_key_value_heads=0", "h": family.head}
     sizes = {letter: _number(values, key, 0 if "=" in key else 1) for letter, key in keys.items()}
@@ -277,6 +284,8 @@ def read_model(values: dict) -> ForeignModel:
     else:
         sizes["K"] = sizes["K"] or sizes["H"]
         sizes["h"] = sizes["h"] or sizes["d"] // sizes["H"]
+        if kind == "olmoe" and sizes["H"] * sizes["h"] != sizes["d"]:
+            raise InputError(f"{sizes['H']} heads of width {sizes['h']} are not hidden_size {sizes['d']}")
     routed = _routed(values, family, sizes["L"])
     if not all(routed) and not sizes["g"]:
         raise InputError(f"{_named(family.dense)} is missing; the dense blocks need it")
@@ -286,7 +295,8 @@ def read_model(values: dict) -> ForeignModel:
         head.append(_tensor(sizes, *EXTRA["head_bias"]))
     block = {each: _block(values, family, sizes, each) for each in (False, True)}
     normalised = values.get("norm_topk_prob") is True or kind in NORMALISED
-    gate_sum = 1.0 if normalised and values.get("routed_scaling_factor") in (None, 1) else None
+    factor = values.get("routed_scaling_factor") or FACTORS.get(kind, 1)
+    gate_sum = 1.0 if normalised and factor == 1 else None
     largest = kind not in BIASED and values.get("topk_method") != "group_limited_greedy"
     return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum, largest)
 
@@ -371,9 +381,8 @@ def _list(values: dict, key: str, kind: type) -> list | None:
     if entries == 0:
         return None
     if not isinstance(entries, list) or any(type(each) is not kind for each in entries):
-        raise InputError(
-            f"{_named(key)} is {shown(entries)}; use a list of {'blocks, from 0' if kind is int else 'texts'}"
-        )
+        needed = "blocks, from 0" if kind is int else "texts"
+        raise InputError(f"{_named(key)} is {shown(entries)}; use a list of {needed}")
     return entries
 
 

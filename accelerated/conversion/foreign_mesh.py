@@ -93,10 +93,8 @@ def why_not(model: ForeignModel, mesh: ForeignMesh, batch_size: int) -> str | No
     names = {"H": "attention heads", "K": "heads of keys", "s": "hidden units of shared experts", "i": "index heads"}
     names |= {"g": "hidden units of an FFN"} if not all(model.routed) else {}
     wanted = [(mesh.tensor, "tensor", sizes[at], what) for at, what in names.items() if sizes.get(at)]
-    wanted += [
-        (mesh.data, "data", batch_size, "sequences of the batch"),
-        (mesh.expert, "expert", sizes["E"], "experts"),
-    ]
+    wanted.append((mesh.data, "data", batch_size, "sequences of the batch"))
+    wanted.append((mesh.expert, "expert", sizes["E"], "experts"))
     wanted.append((mesh.expert_tensor, "expert_tensor", sizes["f"], "hidden units of an expert"))
     for size, axis, number, what in wanted:
         if number % size:

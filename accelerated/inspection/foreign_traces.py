@@ -24,7 +24,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import read_bytes
-from ..json_files import read_json
+from ..json_files import parse_json
 from ..wording import in_short, plural
 from .trace import Trace
 
@@ -42,8 +42,8 @@ HALF = 64
 """Choices per expert from which an unused upper half of the experts is no chance. Our choice."""
 
 
-MOST = 2**16 - 1
-"""Number of experts that no model has; as a number of 16 bits it may stand for -1. Our choice."""
+NO_EXPERT = 2**16 - 1
+"""The number -1 in 16 bits, which stands for no expert. We assume that no model has so many experts or blocks."""
 
 
 WRONG_NUMBERS = {"missing", "out of range", "counted from 1", "shared expert", "8 bits", "rounded", "local numbers"}
@@ -134,13 +134,11 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
             expert, logits = np.stack(parts), None
         gate, position = None, np.arange(expert.shape[1] if expert.ndim == 3 else 0)
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
-        raise InputError(
-            f"{path}: has {expert.dtype} experts of shape {list(expert.shape)}; needed: integers [n, T, k]"
-        )
-    if design is None and logits is None and expert.max() >= MOST:
-        raise InputError(
-            f"{path}: has expert {expert.max()}, not below {MOST:,}; write -1 for no expert, or add --model"
-        )
+        shape = list(expert.shape)
+        raise InputError(f"{path}: has {expert.dtype} experts of shape {shape}; needed: integers [n, T, k]")
+    if design is None and logits is None and expert.max() >= NO_EXPERT:
+        wrong = f"has expert {expert.max()}, not below {NO_EXPERT:,}"
+        raise InputError(f"{path}: {wrong}; write -1 for no expert, or add --model")
     if tokens is not None and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
         raise InputError(f"{path}: has tokens of type {tokens.dtype} and shape {list(tokens.shape)}; needed: integers")
     if np.shape(position) != expert.shape[1:2]:
@@ -156,9 +154,11 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
     block, experts = content.get("block"), content.get("experts")
     for name, part, like, needed in (("block", block, expert[:, 0, 0], "[n] numbers"), ("experts", experts, 0, "one")):
         if part is not None and (
-            part.shape != np.shape(like) or part.dtype.kind not in "iu" or not 0 < part.min() <= MOST
+            part.shape != np.shape(like) or part.dtype.kind not in "iu" or not 0 < part.min() <= NO_EXPERT
         ):
-            raise InputError(f"{path}: has {name} {in_short(part.ravel().tolist())}; needed: {needed} from 1 to {MOST}")
+            raise InputError(
+                f"{path}: has {name} {in_short(part.ravel().tolist())}; needed: {needed} from 1 to {NO_EXPERT}"
+            )
     starts = np.asarray(position) == 0
     return Recorded(expert, gate, logits, tokens, starts, block, None if experts is None else int(experts))
 
@@ -173,7 +173,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         content = read_bytes(path)
         if content.lstrip()[:1] in (b"{", b"["):
-            return _of_json(path)
+            return _of_json(path, parse_json(content.decode()))
         if not content.startswith((b"PK", b"\x93NUMPY")):
             raise ValueError("its first bytes are those of another form")
         stored = np.load(io.BytesIO(content), allow_pickle=False)
@@ -186,8 +186,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: is no .npz, .npy or .json file with a routing ({error}); save it again") from error
 
 
-def _of_json(path: Path) -> dict[str, np.ndarray]:
-    pairs = [pair for pair in _values(read_json(path, (dict, list))) if pair[1] is not None]
+def _of_json(path: Path, values: dict | list) -> dict[str, np.ndarray]:
+    pairs = [pair for pair in _values(values) if pair[1] is not None]
     found, routings = dict(pairs), sum(name == "routed_experts" for name, _ in pairs)
     if not found.keys() & {"routed_experts", "prompt_routed_experts"}:
         raise InputError(f"{path}: has no routed_experts; ask the server to return them")
@@ -286,10 +286,8 @@ def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:
     if len(above) >= HALF and not (above % 2).any():
         yield "rounded", "no expert above 256 is odd: the numbers were stored in bfloat16"
     if 0 <= least and 2 <= most + 1 <= experts // 2 and expert.size >= HALF * experts:
-        yield (
-            "local numbers",
-            f"no expert of the upper half is chosen (0 to {most} of {experts}): numbers of one device?",
-        )
+        found = f"no expert of the upper half is chosen (0 to {most} of {experts})"
+        yield "local numbers", f"{found}: numbers of one device?"
 
 
 def _of_rows(of: Recorded, experts: int) -> Iterator[tuple[str, str]]:
@@ -307,8 +305,8 @@ def _of_rows(of: Recorded, experts: int) -> Iterator[tuple[str, str]]:
     if rows.any() and not rows[~lasts].any():
         yield "last token", "the last token of a sequence has only expert 0: it was never routed, and was filled with 0"
     elif rows.any():
-        share = rows.mean()
-        yield "padding", f"{rows.sum()} tokens ({share:.0%}) have only expert 0: padding that adds load to expert 0"
+        effect = "is in no load" if choices > 1 else "adds load to expert 0"
+        yield "padding", f"{rows.sum()} tokens ({rows.mean():.0%}) have only expert 0: padding, which {effect}"
     real = expert[:, ~rows][kept]
     ordered = np.sort(real, axis=2)
     group = experts // choices
@@ -418,7 +416,10 @@ def _of_gates(of: Recorded, design: Design | None, known: dict) -> Iterator[tupl
 
 
 def as_trace(of: Recorded, name: str, design: Design | None) -> Trace:
-    """Return a routing as a trace for `block_statistics`. Experts out of range are missing choices.
+    """Return a routing as a trace for `block_statistics`.
+
+    Experts out of range are missing choices. So are the choices of a token that has expert 0 k > 1 times: it was never
+    routed.
 
     A routing of all layers loses the dense blocks of the design, and any routing its blocks without a choice. Unknown
     tokens are 0.
@@ -434,10 +435,12 @@ def as_trace(of: Recorded, name: str, design: Design | None) -> Trace:
     elif design and len(expert) == len(design.blocks):
         blocks = design.blocks
     experts = design.experts if design else _experts(of)
-    inside = (expert >= 0) & (expert < experts)
+    unrouted = (expert == 0).all(axis=2, keepdims=True) & (expert.shape[2] > 1)
+    inside = (expert >= 0) & (expert < experts) & ~unrouted
     kept &= inside.any(axis=(1, 2))
     if not kept.any():
         raise InputError(f"{name}: has only numbers out of range, and no expert of a routed block; record it again")
+    gate = np.where(inside, 1.0 if of.gate is None else of.gate, 0.0)
     known = of.token is not None and len(of.token) - tokens in (0, 1)
     token = of.token[:tokens] if known else np.zeros(tokens, np.int64)
     starts = np.flatnonzero(of.start) if of.start.any() else np.array([0])
@@ -445,6 +448,6 @@ def as_trace(of: Recorded, name: str, design: Design | None) -> Trace:
     return Trace(
         name=name, token=token, piece=np.array([f"[{i}]" for i in token]), sequence=sequence,
         position=np.arange(tokens) - starts[sequence], block=blocks[kept], expert=np.where(inside, expert, -1)[kept],
-        gate=np.ones(expert.shape)[kept] if of.gate is None else of.gate[kept], experts=experts,
+        gate=gate[kept], experts=experts,
         logits=None if of.logits is None else of.logits[kept],
     )  # fmt: skip

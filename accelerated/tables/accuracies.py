@@ -227,7 +227,8 @@ def _with_flops(columns: CheckedColumns, parameters, tokens, flops, wanted=True)
     numbers = {"hyper_id": columns.rows, "dense_parameter_count": parameters, "tokens": tokens, "training_flops": flops}
     frame = pandas.DataFrame(numbers | {"router_type": "", "num_experts": 1})[np.broadcast_to(wanted, len(flops))]
     for said in compare(frame, frame["hyper_id"].to_numpy(), problems) or problems.lines():
-        said = said.replace("dense_parameter_count", "params").replace("training_flops", "flops")
+        size = "params" if "params" in columns.cells else "tokens / tpr"
+        said = said.replace("dense_parameter_count", size).replace("training_flops", "flops")
         remarks.append(said.partition("; routelaws convert")[0])
     return flops, remarks
 

@@ -16,7 +16,7 @@ from ..wording import plural
 from .cells import Cells, in_rows
 from .counting import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
 from .identity import step_like
-from .schema import BLANK, DENSE, TABLE_COLUMNS, YES_AND_NO, spellings, to_numbers
+from .schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
@@ -30,13 +30,6 @@ _SHAPES = {
 }
 """{fact of a shape: header of a column that may contradict what counts assume}."""
 _ACTIVATION = r"^model_options$|act(ivation)?([ _]?(fn|func(tion)?))?$|(ffn?|mlp)[ _]?(type|kind)$"
-_YES, _NO = zip(*YES_AND_NO, strict=True)
-_DENSE = {
-    r"((is|use|has)_?)?(moe|routed|sparse)|router_type": (*_NO, "none"),
-    "(is_?)?dense": _YES,
-    "((model|arch(itecture)?|ffn|mlp)_?)?(type|kind|variant)|arch(itecture)?|model": ("dense",),
-}
-"""{header of a column: its cells that mean dense}."""
 _WIDTH = 0.15
 """Tolerated relative deviation of a width. A width of 8/3 d_model instead of 3 d_model deviates by 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
@@ -115,8 +108,7 @@ def _check_dense(table: Cells) -> None:
     """
     experts, routers = table.number("num_experts"), table.cells["router_type"]
     for name, cells in ({"router_type": routers} | table.dropped).items():
-        header = re.split("[./]", name)[-1]
-        means = next((means for each, means in _DENSE.items() if re.fullmatch(each, header, re.IGNORECASE)), ())
+        means = dense_cells(name)
         for i in np.flatnonzero(experts > 1):
             if cells[i].strip().casefold() in means and routers[i] != DENSE:
                 raise InputError(

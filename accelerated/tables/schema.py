@@ -64,6 +64,13 @@ NAME_COLUMNS = ("run", "run_name", "name", "Name")
 """Text columns with the names of runs in users' tables; messages show the first existing column."""
 YES_AND_NO = (("true", "false"), ("t", "f"), ("yes", "no"), ("y", "n"), ("1", "0"), ("1.0", "0.0"))
 """How cells of users' tables answer yes and no, in lower case."""
+_YES, _NO = zip(*YES_AND_NO, strict=True)
+_DENSE = {
+    r"((is|use|has)_?)?(moe|routed|sparse)|router_type": (*_NO, "none"),
+    "(is_?)?dense": _YES,
+    "((model|arch(itecture)?|ffn|mlp)_?)?(type|kind|variant)|arch(itecture)?|model": ("dense",),
+}
+"""{header of a column in users' tables: its cells, in lower case, that mean dense}."""
 TEXTS_OF_LOSSES = (
     r"(.*[./])?((eval|val(id(ation)?)?|test|dev)[ _-]?(data[ _-]?)?(set|corpus|text|domain|source)|tokeni[sz]er)"
 )
@@ -317,8 +324,9 @@ def check_runs(frame, rows: np.ndarray, problems: Problems):
     * The columns of CONFIGURATION_COLUMNS are constant within a hyper_id; otherwise two runs share a number.
     * Two rows with the same hyper_id and step are one evaluation. If all their cells are equal, the later row is a
       repetition. Otherwise it contradicts the earlier row.
-    * Dense has one expert, because a law reads a dense run as E = 1. A routed run has k at most E, a share of routed
-      blocks above 0, and no flop_increase (an option of dense models).
+    * Dense has one expert, because a law reads a dense run as E = 1, and so has a run that a column such as `is_moe`
+      calls dense. A routed run has k at most E, a share of routed blocks above 0, and no flop_increase (an option of
+      dense models).
     * P counts all parameters and N a part of them, so P is at least N, and above N if a token does not use all experts.
 
     Args:
@@ -364,8 +372,18 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
         ("total_parameter_count", more < 0, "at least dense_parameter_count"),
         ("total_parameter_count", routed & (more == 0), "above dense_parameter_count, since the run is routed"),
     ]
+    for name in filter(dense_cells, frame):
+        says = [cell for cell in frame[name].unique() if str(cell).strip().casefold() in dense_cells(name)]
+        mask = ~dense & (experts > 1) & frame[name].isin(says).to_numpy()
+        checks.append((name, mask, "a routed run, since num_experts is above 1; a dense run has 1"))
     for name, mask, needed in checks:
         _name(frame, name, mask, needed, rows, problems)
+
+
+def dense_cells(header: str) -> tuple[str, ...]:
+    """Return the cells of a column of a user's table, in lower case, that mean dense."""
+    end = re.split("[./]", header)[-1]
+    return next((cells for each, cells in _DENSE.items() if re.fullmatch(each, end, re.IGNORECASE)), ())
 
 
 def spellings(names) -> dict[str, str]:

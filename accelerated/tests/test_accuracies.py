@@ -91,6 +91,12 @@ def test_numbers_in_other_units_have_a_remark(tmp_path, row, said):
     ] == said
 
 
+def test_a_remark_on_derived_parameters_names_columns_of_the_table(tmp_path):
+    rows = "tokens,benchmark,metric_type,score,tpr\n2000,c4,cross_entropy_loss,3.9,20\n"
+    told = read_accuracies(write(tmp_path, rows)).remarks
+    assert "tokens / tpr: 100 is implausible; needed: 10000 to 1e+13" in told
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_wrong_is_named(tmp_path, case):
     text, message = BAD[case]

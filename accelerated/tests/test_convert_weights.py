@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from routelaws.accelerated import transformer as twin
-from routelaws.accelerated.conversion import classes, gguf_file
+from routelaws.accelerated.conversion import card, classes, gguf_file
 from routelaws.accelerated.conversion.tokenizer_json import tokenizer_files
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.runs.weights import load_run
@@ -108,7 +108,7 @@ def test_tensors_have_the_names_and_the_order_of_the_classes():
         np.testing.assert_array_equal(found[f"model.{name}.weight"], value, err_msg=name)
 
 
-def test_a_folder_becomes_a_run_and_the_run_the_same_folder(tokenizer, tmp_path, text_file):
+def test_a_folder_becomes_a_run_and_the_run_the_same_folder(tokenizer, tmp_path, text_file, monkeypatch):
     model = model_for("shared")
     params = weights_of(model)
     write(tmp_path / "foreign", params, model)
@@ -124,6 +124,8 @@ def test_a_folder_becomes_a_run_and_the_run_the_same_folder(tokenizer, tmp_path,
     assert "Qwen2MoeForCausalLM" in (tmp_path / "out" / "README.md").read_text()
     code, _, err = ran("convert-weights", tmp_path / "run", "--to", "transformers", "--out", tmp_path / "out")
     assert code == 2 and "is not an empty folder" in err
+    monkeypatch.setattr(card, "read_results", lambda folder: ([{"step": "4"}], None))
+    assert "Weights without an evaluation" in card.model_card(tmp_path / "run", run, "X"), "the weights are of step 0"
 
 
 REFUSED = {
@@ -152,6 +154,7 @@ def test_a_model_without_a_class_is_refused_with_the_flags_that_help(what):
 CHANGED = {
     "rms_norm_eps": 1e-6, "num_key_value_heads": 1, "qkv_bias": True, "hidden_act": "gelu", "num_experts": 9,
     "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": False, "hidden_size": "x",
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "partial_rotary_factor": 0.5,
     "model_type": "gpt2", "quantization_config": {}, "moe_intermediate_size": 20, "num_experts_per_tok": 3,
 }  # fmt: skip
 
@@ -160,6 +163,14 @@ CHANGED = {
 def test_a_configuration_that_cannot_be_expressed_is_refused(key):
     values = classes.settings(model_for("shared")) | {key: CHANGED[key]}
     with pytest.raises(InputError, match="needed|allowed|quantised|size|width"):
+        classes.check_settings(values, classes.model_of(values))
+
+
+def test_positions_by_the_key_of_older_files_are_refused():
+    """transformers reads rope_theta if there are no rope_parameters, and its default for Mixtral is 1,000,000."""
+    values = classes.settings(model_for("shared")) | {"rope_theta": 5e5}
+    del values["rope_parameters"]
+    with pytest.raises(InputError, match="rope_parameters is 'missing'; needed: "):
         classes.check_settings(values, classes.model_of(values))
 
 
@@ -346,8 +357,8 @@ def test_after_fifty_steps_it_evaluates_generates_and_comes_back(library, small_
     text = tokenizer.decode(model.generate(ids, max_new_tokens=8, do_sample=False)[0], skip_special_tokens=True)
     _, ours, _ = ran("generate", tmp_path / "back", "--prompt", "ba", "--tokens", 8, "--temperature", 0)
     assert text == ours[:-1]
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "routelaws train" in card and "Validation loss" in card and "plan of `sinkhorn`" in card
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "routelaws train" in text and "Validation loss" in text and "plan of `sinkhorn`" in text
     upcycled = {"init_from": str(tmp_path / "back"), "out": str(tmp_path / "more"), "steps": 2}
     assert ran("train", *words_of(small_fields | design | upcycled))[0] == 0
 

@@ -122,6 +122,8 @@ def test_a_table_of_ones_own_is_a_judge(released, tmp_path):
     assert page.count("| hoffmann | besiroglu |") == 3, "the verdicts, and both tables"
     assert {each.name for each in (tmp_path / "page").iterdir()} == {"court.md", "court.png"}
     assert ran("court", path, "--top", "0")[0] == 2
+    code, _, err = ran("court", path, "--out", path / "page")
+    assert code == 2 and err.endswith(f"--out {path / 'page'}: Not a directory; name another folder\n")
 
 
 def test_a_plan_quotes_verdicts():

@@ -93,7 +93,8 @@ def test_the_counts_are_those_of_transformers(kind):
 
 @pytest.mark.parametrize(("kind", "changes"), [
     ("llama4_text", {"moe_layers": []}), ("qwen2_moe", {"shared_expert_intermediate_size": 0}),
-    ("glm4_moe_lite", {"first_k_dense_replace": 3}), ("hy_v3", {"first_k_dense_replace": 0}),
+    ("glm4_moe_lite", {"qk_rope_head_dim": None, "head_dim": 6}), ("glm4_moe_lite", {"first_k_dense_replace": 3}),
+    ("hy_v3", {"first_k_dense_replace": 0}),
     ("hunyuan_v1_moe", {"moe_topk": [3] * 5}),
     ("deepseek_v2", {"n_routed_experts": None, "num_experts": 4}),
     ("ernie4_5_moe", {"moe_num_experts": None, "num_experts": 4, "moe_k": None, "num_experts_per_tok": 2}),
@@ -174,6 +175,7 @@ def test_lists_of_blocks_are_lists(changes, message):
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; use true or false"),
     ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "count the text model, save text_config"),
     ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
+    ({"model_type": "olmoe", "head_dim": 64}, "32 heads of width 64 are not hidden_size 4096"),
     ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
 ])  # fmt: skip
 def test_a_wrong_configuration_is_one_line(changes, message, tmp_path, capsys):
@@ -363,6 +365,13 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     np.save(mixtral / "vllm.npy", expert.swapaxes(0, 1))
     [array] = json.loads(said(capsys, mixtral, *flags, "--loads", str(mixtral / "vllm.npy")))["meshes"]
     assert array == traced
+    padded = np.concatenate([expert, np.zeros((32, 30, 2), int)], axis=1)
+    np.savez(mixtral / "padded.npz", token=np.arange(80), expert=padded)
+    assert cli.main(["plan-mesh", "--model", str(mixtral), "--devices", "8", "--memory", "80GB", *flags, "--loads",
+                     str(mixtral / "padded.npz")]) == 0  # fmt: skip
+    output = capsys.readouterr()
+    assert json.loads(output.out)["meshes"] == [traced], "padding is in no load"
+    assert "padded.npz: 30 tokens (38%) have only expert 0: padding" in output.err
     np.savez(mixtral / "other.npz", token=np.arange(50), expert=expert[1:])
     line = said(capsys, mixtral, *flags, "--loads", str(mixtral / "other.npz"), code=2)
     assert "other.npz: it has 31 layers; the model has 32 routed blocks; use a trace of this model" in line

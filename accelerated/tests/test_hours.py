@@ -100,7 +100,7 @@ def test_a_break_even_is_where_both_largest_models_have_one_loss(path):
         (["--hours", "1"], "--hours and --throughput need each other"),
         (["--hours", "1", "--flops", "1e20", "--throughput", "{path}"], "--flops --hours cannot be used together"),
         (["--hours", "0", "--throughput", "{path}"], "--hours 0 is out of range"),
-        (["--hours", "1", "--throughput", "{path}", "--inference-tokens", "1B"], "--hours counts training only"),
+        (["--hours", "1", "--throughput", "{path}", "--inference-tokens", "1B"], "--inference-tokens 1B: --hours"),
         (["--hours", "1e-6", "--throughput", "{path}"], "takes .* seconds for 3.28e"),
         (["--hours", "1", "--throughput", "{other}"], "no timed step has the router S-Base; known: Dense, Hash"),
         (["--hours", "1", "--throughput", "{mixed}"], "use runs of one batch_size and sequence_length"),
@@ -121,6 +121,10 @@ def test_a_probe_varies_each_cost_by_itself_and_times_steps_without_compilation(
     runs = probe.probed_runs(run, (32, 64), (2, 4))
     shapes = [(each.model.router, each.model.experts, each.model.d_model, each.model.blocks) for each in runs]
     assert shapes[:2] == [("dense", 1, 32, 2), ("dense", 1, 32, 4)] and shapes[7] == ("top_k", 4, 64, 4)
+    masked = TrainConfig(ModelConfig(router="top_k", experts=16, k=8, objective="masked"))
+    runs_of_masked = [each.model for each in probe.probed_runs(masked, (32, 64), (2, 4))]
+    assert {each.objective for each in runs_of_masked} == {"masked"}, "attention sees both sides in dense models, too"
+    assert [each.experts for each in runs_of_masked[4:]] == [8, 16, 16, 8], "at least k"
     clock = iter(np.cumsum([0.0, 0.5] * 100))
     monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(probe, "initial_state", lambda config: None)

@@ -55,7 +55,7 @@ def run_of(small_fields):
     def make(**changes):
         config = from_mapping({**small_fields, "experts": EXPERTS, "blocks": 4, **changes}, "test")
         params = jax.tree.map(np.array, initial_state(config).params)
-        return SavedRun(config, params, None, tokens_of(config).load_tokenizer(), {}, None, 0)
+        return SavedRun(config, params, None, tokens_of(config).load_tokenizer(), {}, None, 0, 0)
 
     return make
 
@@ -591,7 +591,7 @@ def test_training_batches_are_routed_as_in_training(small_fields):
     config = from_mapping({**small_fields, "router": "reinforce", "experts": 4}, "test")
     files, state = tokens_of(config), initial_state(config)
     windows = training_batches(files, sequence_length=16, batch_size=config.batch_size, seed=1).stacked(3)
-    run = SavedRun(config, state.params, None, files.load_tokenizer(), {}, None, 0)
+    run = SavedRun(config, state.params, None, files.load_tokenizer(), {}, None, 0, 0)
     trace = trace_batches(run, windows, 1, "own")
     assert trace.step.tolist() == np.repeat([1, 2, 3], windows[0, :, :-1].size).tolist()
     shape = len(windows), config.batch_size, config.sequence_length

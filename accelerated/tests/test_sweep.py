@@ -322,6 +322,8 @@ def test_runs_of_another_table_are_not_trained_again(three, trained_by, tmp_path
         write_rows(tmp_path / "other.csv", [rows[0] | change])
         with pytest.raises(InputError, match=f"other.csv, row 1: .*{said}"):
             run(have=tmp_path / "other.csv")
+    with pytest.raises(InputError, match="table.csv: has run 0, whose loss --hold-out predicts; leave out one flag"):
+        run(have=tmp_path / "table.csv", later=[0, 2])
     with pytest.raises(InputError, match="nothing.csv: no such table"):
         run(have=tmp_path / "nothing.csv")
 

@@ -251,6 +251,17 @@ def test_rows_that_contradict_each_other(folder, row, cells, message):
     assert f"row {row + 1}, column {next(iter(cells))}: {message}" in lines
 
 
+@pytest.mark.parametrize(("column", "dense", "routed"), [("is_moe", "False", "True"), ("cfg/arch", "dense", "moe"),
+                                                        ("dense", "1", "0"), ("use_moe", "0", "1")])  # fmt: skip
+def test_a_dense_run_with_several_experts(folder, column, dense, routed):
+    experts = HEADER.index("num_experts")
+    rows = [[*row, dense if row[experts] == "1" else routed] for row in make_rows()]
+    read_table(write(folder / "right.csv", rows, [*HEADER, column]))
+    rows[4][-1] = dense
+    [line] = problems(write(folder / "wrong.csv", rows, [*HEADER, column]))
+    assert f"row 5, column {column}: '{dense}'; needed: a routed run, since num_experts is above 1" in line
+
+
 def test_an_unknown_objective(folder):
     """Blank means causal. The objective is constant within a run."""
     objectives = {0: "causal", 1: "masked", 2: "both"}

@@ -40,7 +40,7 @@ def write(path, entries):
 @pytest.fixture(scope="module")
 def run_folder(small_fields, tmp_path_factory):
     fields = {**small_fields, "steps": 8, "evaluations": 1, "router": "hash", "experts": 2}
-    return saved_run(fields, tmp_path_factory.mktemp("tasks") / "run")
+    return saved_run(fields, tmp_path_factory.mktemp("tasks") / "run", at=8)
 
 
 def oracle_logits(folder, ids: list[int]) -> np.ndarray:
@@ -104,16 +104,24 @@ def test_the_last_word_is_the_most_likely_one_or_not(run_folder, tmp_path, capsy
     path, table = write(tmp_path / "words.jsonl", WORDS), tmp_path / "accuracies.csv"
     before = f"other,5,100,3.5,0.25,\n{run_folder},7,1,9,0.5,0.875\n"  # an earlier row of the run
     table.write_text(f"run,params,tokens,loss_validation,acc_quiz,acc_words\n{before}")
-    half = run_folder / "results.csv"  # a run that stopped after 4 of its 8 steps
-    half.write_text("hyper_id,step,loss_validation,loss_c4\n0,2,5.5,\n0,4,5.25,\n")
-    assert cli.main(["evaluate", str(run_folder), "--task", str(path), "--table", str(table)]) == 0
-    half.unlink()
+    results = run_folder / "results.csv"
+    evaluations = "hyper_id,step,loss_validation,loss_c4\n0,4,5.5,\n"
+    results.write_text(evaluations)
+    command = ["evaluate", str(run_folder), "--task", str(path)]
+    assert cli.main([*command, "--json"]) == 0
+    early = json.loads(capsys.readouterr().out)
+    assert early["tokens"] == 8 * 4 * 16 and "loss_validation" not in early, "the checkpoint is of step 8"
+    foreign = weights.load_run(run_folder)._replace(tokens=0, step=0)
+    assert tasks._training(run_folder, foreign) == {"params": early["params"]}, "another program trained these weights"
+    results.write_text(evaluations + "0,8,5.25,\n")
+    assert cli.main([*command, "--table", str(table)]) == 0
+    results.unlink()
     printed = capsys.readouterr().out
     kept = read_accuracies(table)
     assert kept.run.tolist() == ["other", str(run_folder)] and kept.accuracies["quiz"].tolist() == [0.25, 0.5]
     assert kept.accuracies["words"][1] in (0, 0.5, 1) and np.isnan(kept.accuracies["words"][0])
-    assert kept.tokens.tolist() == [100, 4 * 4 * 16] and kept.losses["validation"].tolist() == [3.5, 5.25]
-    assert kept.flops[1] == 3 * config.accounting().flops_per_token * 4 * 4 * 16
+    assert kept.tokens.tolist() == [100, 8 * 4 * 16] and kept.losses["validation"].tolist() == [3.5, 5.25]
+    assert kept.flops[1] == 3 * config.accounting().flops_per_token * 8 * 4 * 16
     assert "words: accuracy" in printed and "the last word" in printed
     assert "2 questions; guessing gives an accuracy of 0.0000" in printed
 
@@ -253,7 +261,7 @@ def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
         (["--task", empty], "holds no question"),
         (["--task", latin], "latin.jsonl: cannot be read: it is not UTF-8"),
         (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
-        (["--task", empty, "--tokens", 4], "--tokens is for texts"),
+        (["--task", empty, "--tokens", 4], "--tokens 4: a task uses all of its questions"),
         (["--table", tmp_path / "a.csv"], "--table needs the accuracies of a task; add --task"),
         (["--task", long, "--group-size", 2], "--group-size is for .*; this run's router is hash"),
         (["--task", long, "--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),

@@ -27,7 +27,7 @@ SECONDS, CALLS = 1.5, 5
 
 
 def probed_runs(config: TrainConfig, widths: Sequence[int], depths: Sequence[int]) -> list[TrainConfig]:
-    """Return the runs of a probe: dense models and models of the run's router, of its E and of the root of E.
+    """Return the runs of a probe: dense models, and models of the run's router with its E and with fewer experts.
 
     Args:
         config: a run; its width, depth, heads and schedule do not count.
@@ -43,7 +43,7 @@ def probed_runs(config: TrainConfig, widths: Sequence[int], depths: Sequence[int
             )
     (narrow, wide), (shallow, deep) = widths, depths
     dense = [(narrow, shallow, 1), (narrow, deep, 1), (wide, shallow, 1), (wide, deep, 1)]
-    few, many = max(2, round(math.sqrt(config.model.experts))), config.model.experts
+    few, many = max(2, config.model.k, round(math.sqrt(config.model.experts))), config.model.experts
     routed = [(narrow, shallow, few), (narrow, deep, many), (wide, shallow, many), (wide, deep, few)]
     routed = [] if config.model.router == "dense" else routed
     return [_sized(config, *shape) for shape in dense + routed]
@@ -52,8 +52,8 @@ def probed_runs(config: TrainConfig, widths: Sequence[int], depths: Sequence[int
 def _sized(config: TrainConfig, width: int, depth: int, experts: int) -> TrainConfig:
     shape = {"d_model": width, "blocks": depth, "heads": width // HEAD, "kqv_size": HEAD, "experts": experts}
     if experts == 1:  # without the options of a router
-        kept = {name: getattr(config.model, name) for name in ("vocab_size", "positions", "activation", "norm")}
-        model = type(config.model)(**kept | shape)
+        names = ("vocab_size", "positions", "activation", "norm", "objective", "mask_rate", "mask_token")
+        model = type(config.model)(**{name: getattr(config.model, name) for name in names} | shape)
     else:
         model = dataclasses.replace(config.model, **shape)
     run = dataclasses.replace(config, model=model)

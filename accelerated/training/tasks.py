@@ -37,7 +37,7 @@ from ..transformer import apply
 from ..wording import plural
 from .evaluate import changed_model
 from .runs.run_folder import read_config, read_results
-from .runs.weights import load_run
+from .runs.weights import SavedRun, load_run
 from .step import compute_dtype
 from .text.tokenizer import END_OF_DOCUMENT
 from .watch import telling
@@ -83,8 +83,9 @@ def evaluate_task(
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
         "standard_error" (None with one question), "accuracy_per_token" and "accuracy_per_character" with their
         "standard_error_..." (choice only), "log_likelihood": mean log-likelihood of the right answer, nats, "cut":
-        number of truncated contexts, "params": N without the embedding, "tokens": training tokens, "flops": training
-        FLOPs (three times the forward passes), and "loss_NAME": the losses of the run's last evaluation}.
+        number of truncated contexts, "params": N without the embedding, "tokens": training tokens of the weights, with
+        those of earlier runs, and "flops": three times the FLOPs of their forward passes (neither for the weights of
+        another program), and "loss_NAME": the losses of the run's evaluation at the step of the checkpoint}.
 
     Raises:
         InputError: the folder has no run, a line of the task cannot be read, or the model needs several texts at a
@@ -113,7 +114,7 @@ def evaluate_task(
         task,
     )
     name = Path(task).name.partition(".")[0]
-    return {"router": config.model.router, "task": name} | summary(questions, scores) | _training(folder, config)
+    return {"router": config.model.router, "task": name} | summary(questions, scores) | _training(folder, run)
 
 
 def table_row(folder: Path, found: dict) -> dict:
@@ -165,8 +166,7 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
             if not 0 < len(end) <= length:
                 raise InputError(
                     f"{where}, line {question.line}: {choice!r} has {len(end)} tokens; needed: 1 to {length}, the "
-                    "sequence "
-                    "length of the model"
+                    "sequence length of the model"
                 )
             ids = [END_OF_DOCUMENT, *encode(context), *end]
             kept = ids[-(length + 1) :]
@@ -209,13 +209,12 @@ def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
     return entries | {"log_likelihood": float(right), "cut": cut}
 
 
-def _training(folder: Path, config) -> dict:
-    counted = config.accounting()
-    per_step, rows = config.batch_size * config.sequence_length, read_results(folder)[0]
-    steps = int(rows[-1]["step"]) if rows else config.steps
-    flops = TRAINING * counted.flops_per_token * per_step * steps
+def _training(folder: Path, run: SavedRun) -> dict:
+    rows, counted = [row for row in read_results(folder)[0] if int(row["step"]) == run.step], run.config.accounting()
+    flops = TRAINING * counted.flops_per_token * run.tokens
+    cost = {"tokens": run.tokens, "flops": flops} if run.tokens else {}
     losses = {k: float(v) for k, v in rows[-1].items() if k.startswith("loss_") and v} if rows else {}
-    return {"params": counted.dense_parameters, "tokens": per_step * steps, "flops": flops} | losses
+    return {"params": counted.dense_parameters} | cost | losses
 
 
 def _accuracy(name: str, hits: list[bool]) -> dict:

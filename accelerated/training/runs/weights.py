@@ -40,6 +40,7 @@ class SavedRun(NamedTuple):
     texts: dict[str, str]  # known digests of the texts, see `record`
     optimizer: optax.OptState | None  # None unless requested
     tokens: int  # training tokens of the weights, including earlier runs
+    step: int
 
     def load_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -70,7 +71,7 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
         raise InputError(f"{folder}: has no checkpoint yet")
     tokens = parts["before"] + restored.step * config.batch_size * config.sequence_length
     optimizer = restored.state["optimizer"] if moments else None
-    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens)
+    return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens, restored.step)
 
 
 def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
@@ -139,8 +140,7 @@ def check_shapes(folder: str | Path, wanted: TrainConfig) -> None:
         path = next(path for path in [*ours, *theirs] if ours.get(path) != theirs.get(path))
         raise InputError(
             f"{folder}: its model ({config.name()}, vocabulary {config.model.vocab_size}) has different shapes; the "
-            "first: "
-            f"{'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
+            f"first: {'/'.join(part.key for part in path)} {theirs.get(path, 'is not there')}, needed: "
             f"{ours.get(path, 'none')}"
         )
 

@@ -88,8 +88,7 @@ def read_grid(preset_or_file: str, overrides: dict | None = None, most: int = MO
         if objective != first:
             raise InputError(
                 f"{where} has the objective {objective}, but run 0 has {first}; their losses cannot be compared, so "
-                "use one "
-                "objective per sweep"
+                "use one objective per sweep"
             )
     if not runs:
         raise InputError(f"{path}: has no [[runs]]; add at least one")

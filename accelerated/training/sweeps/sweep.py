@@ -124,7 +124,8 @@ def run_sweep(
         have: a table of the same grid; the sweep skips its finished runs.
 
     Raises:
-        InputError: the folder has another sweep, the text cannot be used, or runs diverged (other runs finish).
+        InputError: the folder has another sweep, the text cannot be used, `have` has runs of `later`, or runs diverged
+            (other runs finish).
         WorkerDiedError: a worker was killed; start again to resume.
         Resumable: the process was asked to stop; start again to resume.
     """
@@ -136,6 +137,8 @@ def run_sweep(
     # Find errors of the text before anything is written.
     tokens = _prepare_tokens(grid, watch)
     rows = [] if have is None else checked_rows(have, grid, [files.train_tokens for files in tokens])
+    if known := {int(row["hyper_id"]) for row in rows} & {*later}:
+        raise InputError(f"--have {have}: has run {min(known)}, whose loss --hold-out predicts; leave out one flag")
     with storage_errors(folder):
         claim_sweep_folder(folder, grid)
         alone = locked(folder, wait=False, holder="another sweep") if part is None else nullcontext()
