@@ -11,6 +11,7 @@ from ..training.evaluate import evaluate_run
 from ..training.tasks import MEASURES, evaluate_task, table_row
 from ..training.window_losses import few_documents
 from ..wording import plural
+from .flags import refuse
 from .terminal import remark, say
 
 
@@ -45,17 +46,14 @@ def evaluate(
             gates of the file, one with the experts and gates that the run's routers choose.
         json: Print only one JSON object.
     """
+    texts = {"tokens": tokens, "corpus": corpus or None}
     if routing is not None:
-        if task or table or corpus or tokens is not None or group_size is not None or one_hot:
-            raise InputError(
-                "--routing: its file fixes the tokens and groups; leave out the other flags of the evaluation"
-            )
+        others = {"task": task, "table": table, "group-size": group_size, "one-hot": one_hot or None}
+        refuse(texts | others, "the file of --routing fixes the tokens and groups; leave it out")
         _tell_replay(folder, routing, json)
         return
     if task is not None:
-        if tokens is not None or corpus:
-            flag = "--corpus" if corpus else "--tokens"
-            raise InputError(f"{flag} is for texts, but a task uses all of its questions; leave {flag} out")
+        refuse(texts, "it is for texts, but a task uses all of its questions; leave it out")
         evaluation = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
         if table is not None:
             add_run(table, table_row(folder, evaluation))

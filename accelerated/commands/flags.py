@@ -195,14 +195,21 @@ def refuse(flags: dict, why: str) -> None:
     """Raise `InputError` for a flag that another flag makes meaningless.
 
     Args:
-        flags: names without dashes, and values; None for absent flags.
+        flags: names without dashes, and values; None for absent flags, and True for flags without a value.
         why: the end of the message.
     """
     for name, value in flags.items():
         if value is not None:
-            values = value if isinstance(value, tuple) else (value,)
-            shown = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in values)
-            raise InputError(f"--{name} {shown}: {why}")
+            values = () if value is True else value if isinstance(value, tuple) else (value,)
+            shown = (f"{each:g}" if isinstance(each, float) else str(each) for each in values)
+            raise InputError(f"{' '.join([f'--{name}', *shown])}: {why}")
+
+
+def check_counts(flags: dict) -> None:
+    """Raise `InputError` for a number below 1. `flags` has names without dashes, and values; None for absent flags."""
+    for name, number in flags.items():
+        if number is not None and number < 1:
+            raise InputError(f"--{name} {number} is out of range; use 1 or more")
 
 
 def check_level(level: float) -> None:

@@ -253,7 +253,7 @@ def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
         (["--task", empty], "holds no question"),
         (["--task", latin], "latin.jsonl: cannot be read: it is not UTF-8"),
         (["--task", long], "long.jsonl, line 1: .* tokens; needed: 1 to 16"),
-        (["--task", empty, "--tokens", 4], "--tokens is for texts"),
+        (["--task", empty, "--tokens", 4], "--tokens 4: it is for texts"),
         (["--table", tmp_path / "a.csv"], "--table needs the accuracies of a task; add --task"),
         (["--task", long, "--group-size", 2], "--group-size is for .*; this run's router is hash"),
         (["--task", long, "--one-hot"], "--one-hot is for mixture_of_tokens; this run's router is hash"),

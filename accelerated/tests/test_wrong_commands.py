@@ -19,6 +19,7 @@ fit runs.csv other.csv --law direct
 fit leverages.csv --law leverage --rows seed==1
 fit leverages.csv --law leverage --loss loss_c4
 fit runs.csv --law leverage
+fit runs.csv --law compute
 fit tasks.csv --law two-stage-linear
 fit tasks.csv --law repeated
 fit tasks.csv --law direct --task none
@@ -45,6 +46,9 @@ predict runs.csv --n 0 --experts 4
 predict runs.csv --n 1e9 --experts 4 --at tokens=1e9
 predict runs.csv --n 1e9 --experts 4 --at num_experts=4
 predict runs.csv --n 1e9 --experts 4 --at tokens
+predict runs.csv --n 1e9 --experts 4 --at tokens=
+predict runs.csv --n 1e9 --experts 4 --at tokens=many
+predict runs.csv --law dense
 plan runs.csv --next slope --flops 1e18 --experts 0
 plan runs.csv --next slope --memory 80GB
 plan runs.csv --next slope --no-published
@@ -77,6 +81,7 @@ inspect folder --transformers --split train --steps 1:8
 inspect folder --tokens 0
 report
 report folder other --full
+report folder --out paper
 report nowhere
 reproduce runs.csv --rows seed==9 --out paper
 reproduce runs.csv --huber 0 --out paper
@@ -109,6 +114,7 @@ predict runs.csv --law routed-utilisation --teraflops 1 --utilisation 1
 evaluate folder --corpus text --routing file.npz
 generate nowhere
 generate nowhere --tokens 0
+generate nowhere --tokens 1000001
 generate nowhere --seed -1
 generate nowhere --temperature -0.5
 generate nowhere --temperature inf
@@ -126,6 +132,7 @@ predict --law direct
 predict --law direct --at flops=1e20 --router Hash
 predict --law direct --at flops=1e20 flops=1e21
 predict --law direct --at flops=1e20 --huber 0.1
+predict --law leverage --at activation=3 tian_granularity=8 flops=1e22
 downstream --cut 0
 downstream --ratio nan
 downstream --least-gain 1
@@ -150,6 +157,8 @@ fit tasks.csv --law direct
 fit tasks.csv --law direct --guess-rate 1
 fit tasks.csv --law direct --floor 1
 fit losses.csv --law two-stage-linear --guess-rate 0.5
+fit losses.csv --law direct --intervals hc3
+fit runs.csv --intervals hc3 --huber 1e-3
 fit losses.csv --law two-stage-linear --loss c4
 fit losses.csv --law direct
 fit tasks.csv --law hoffmann
