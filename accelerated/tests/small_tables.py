@@ -37,6 +37,11 @@ def save(path, rows: list[dict]) -> None:
         writer.writerows(rows)
 
 
+def pair(found: dict, name: str) -> list[float]:
+    """Return the ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
+
+
 def strict_json(path: Path) -> dict:
     """Return the content of a file, after a check that it is strict JSON."""
 

@@ -87,13 +87,7 @@ def test_a_design_trains(name, text_file, tmp_path, capsys):
         assert option not in params["routed_ffn"] or np.ptp(params["routed_ffn"][option][-1]) > 0, option
 
 
-def test_a_design_that_is_not_known_is_one_line(tmp_path, monkeypatch, capsys):
-    """A file of this name overrides a design."""
+def test_a_file_with_the_name_of_a_design_goes_before_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["train", "--config", "llama", "--out", "run"]) == 2
-    assert (
-        "llama: no such file, and no such design; the designs are deepseek-v3, deepseek-v4, gpt"
-        in capsys.readouterr().err
-    )
     (tmp_path / "mixtral").write_text("steps = 3")
     assert read_config_file("mixtral") == {"steps": 3}
