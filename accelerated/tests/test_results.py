@@ -21,11 +21,11 @@ from routelaws.accelerated.results.floor import cutoff_cell
 from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
 from routelaws.accelerated.results.rows import Rows
-from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.smooth_intervals import words as verdict_words
 
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+from .small_tables import LAW
+
 SIZES, EXPERTS = (1e7, 1e8, 1e9, 1e10), (1, 4, 16, 64, 256)
 DOCS = Path(__file__).parents[2] / "docs" / "laws.md"
 

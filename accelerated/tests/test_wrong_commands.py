@@ -8,9 +8,8 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import downstream, plan, predict, reproduce
-from routelaws.conformance.plain.laws import Bounded
 
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+from .small_tables import LAW
 
 COMMANDS = """
 fit runs.csv runs.csv
@@ -107,6 +106,8 @@ downstream losses.csv --cut 1e18 --loss c4
 downstream losses.csv --cut 1e18 --ratio 100
 downstream losses.csv --cut 1e18 --ratio 0
 predict whole.csv --n inf --experts 2
+predict runs.csv --n 1e9 --at num_experts=2.5
+predict runs.csv --law routed-utilisation --teraflops inf --utilisation 1
 predict whole.csv --law dense --n 1e8 --experts 4
 predict whole.csv --law separable --n 1e8 --experts 4 --router Top-K
 predict whole.csv --law per-size --n 2e8 --experts 4
