@@ -182,6 +182,12 @@ def _planned(
     plans: list[DevicePlan], devices: int, memory: float, batch_size: int, sequence_length: int, dtype: str
 ) -> dict:
     """Return the part of a report that is the same for every kind of model."""
+
+    def order(plan: DevicePlan):
+        """Return the sort key: best first, by the rule of `best_plan`. Meshes that do not fit come last."""
+        kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
+        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.parts())
+
     least = min(plans, key=lambda plan: plan.memory(recomputed=True))
     return {
         "devices": devices,
@@ -190,7 +196,7 @@ def _planned(
         "sequence_length": sequence_length,
         "dtype": dtype,
         "tokens_per_step": batch_size * sequence_length,
-        "meshes": [_entry(plan, memory, batch_size, sequence_length) for plan in sorted(plans, key=_order(memory))],
+        "meshes": [_entry(plan, memory, batch_size, sequence_length) for plan in sorted(plans, key=order)],
         "best": _choice(best_plan(plans, memory)),
         "least_memory": _choice(MeshChoice(least, True)),
         "smallest_that_fits": None,
@@ -243,16 +249,6 @@ def _own_meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
         f"--devices {devices}: no mesh has this size; data x expert must divide the batch of {batch_size} "
         f"sequences{groups}, expert must {experts}, and model must divide the {model.heads} heads"
     )
-
-
-def _order(memory: float):
-    """Return the sort key of meshes: best first, by the rule of `best_plan`. Meshes that do not fit come last."""
-
-    def key(plan: DevicePlan):
-        kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
-        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.parts())
-
-    return key
 
 
 def _entry(plan: DevicePlan, memory: float, batch_size: int, sequence_length: int) -> dict:

@@ -212,7 +212,7 @@ def _cells(ranking: Ranking, place: int, line: Line, level: float) -> dict[str, 
     cells = {"": str(place), "router": router, "E": f"{model.num_experts:g}"}
     if _has_many(ranking):
         cells["k"] = f"{model.k:g}"
-    if _has_granularity(ranking):
+    if any(each.model.granularity not in (None, 1.0) for each in ranking.lines):
         cells["G"] = figure(model.granularity, "g", "")
     cells |= {"N": count(line.dense_parameters), "P": "" if total is None else count(total)}
     spent = {"FLOPs": exponent(choice.flops)} if ranking.clock is None else {"hours": f"{choice.flops / HOUR:.3g}"}
@@ -337,10 +337,6 @@ def _has_many(ranking: Ranking) -> bool:
     models = [line.model for line in ranking.lines]
     kinds = {(model.router, model.num_experts, model.granularity, model.k) for model in models}
     return len(kinds) > len({kind[:3] for kind in kinds})
-
-
-def _has_granularity(ranking: Ranking) -> bool:
-    return any(line.model.granularity not in (None, 1.0) for line in ranking.lines)
 
 
 def budget_words(budget, tokens: float | None, in_hours: bool = False) -> str:
