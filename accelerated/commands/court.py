@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from ..errors import InputError
 from ..results.blocks import Block, Heading, Notes, Table, markdown, percent, show
 from ..results.court import (
     FAILS,
@@ -23,6 +22,7 @@ from ..results.court import (
 )
 from ..results.encoding import dumps
 from ..results.runs import LOSS, read
+from .flags import check_counts
 from .output import output_folder
 from .terminal import Working
 
@@ -53,8 +53,7 @@ def court(
         out: Folder for court.md and its figure, court.png.
         json: Print only one JSON object.
     """
-    if top < 1:
-        raise InputError(f"--top {top} is out of range; use 1 or more")
+    check_counts({"top": top})
     own = [each for path in tables for each in tables_of_runs(read(path).where(rows).of_loss(loss), str(path))]
     with Working("fitting the laws to released tables and to yours"):
         judges = [*released_tables(), *own]

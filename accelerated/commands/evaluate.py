@@ -46,13 +46,14 @@ def evaluate(
             gates of the file, one with the experts and gates that the run's routers choose.
         json: Print only one JSON object.
     """
+    texts = {"tokens": tokens, "corpus": corpus or None}
     if routing is not None:
-        others = {"task": task, "table": table, "tokens": tokens, "group-size": group_size, "one-hot": one_hot or None}
-        refuse(others | {"corpus": corpus or None}, "the file of --routing has the tokens and groups; leave it out")
+        others = {"task": task, "table": table, "group-size": group_size, "one-hot": one_hot or None}
+        refuse(others | texts, "the file of --routing has the tokens and groups; leave it out")
         _tell_replay(folder, routing, json)
         return
     if task is not None:
-        refuse({"tokens": tokens, "corpus": corpus or None}, "a task uses all of its questions; leave it out")
+        refuse(texts, "a task uses all of its questions; leave it out")
         evaluation = evaluate_task(folder, task, group_size=group_size, one_hot=one_hot, tell=remark)
         if table is not None:
             add_run(table, table_row(folder, evaluation))

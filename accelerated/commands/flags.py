@@ -195,7 +195,7 @@ def refuse(flags: dict, why: str) -> None:
     """Raise `InputError` for a flag that another flag makes meaningless.
 
     Args:
-        flags: names without dashes, and values; None for absent flags.
+        flags: names without dashes, and values; None for absent flags, and True for flags without a value.
         why: the end of the message.
     """
     for name, value in flags.items():
@@ -203,6 +203,13 @@ def refuse(flags: dict, why: str) -> None:
             values = value if isinstance(value, tuple) else (value,)
             shown = (f" {each:g}" if isinstance(each, float) else f" {each}" for each in values if each is not True)
             raise InputError(f"--{name}{''.join(shown)}: {why}")
+
+
+def check_counts(flags: dict) -> None:
+    """Raise `InputError` for a number below 1. `flags` has names without dashes, and values; None for absent flags."""
+    for name, number in flags.items():
+        if number is not None and number < 1:
+            raise InputError(f"--{name} {number} is out of range; use 1 or more")
 
 
 def check_level(level: float) -> None:

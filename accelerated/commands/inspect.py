@@ -17,7 +17,7 @@ from ..inspection.statistics import as_json, block_statistics, summary
 from ..inspection.trace import Trace, write_trace
 from ..inspection.transformers_folder import trace_transformers
 from ..results.blocks import Table, show
-from .flags import refuse
+from .flags import check_counts, refuse
 from .terminal import remark, say
 
 TOKENS = 16_384
@@ -76,8 +76,7 @@ def inspect(
         )
         if transformers:
             raise InputError("--transformers: the model has no training steps; leave out --split train")
-    if tokens is not None and tokens < 1:
-        raise InputError(f"--tokens {tokens} is out of range; use 1 or more")
+    check_counts({"tokens": tokens})
     routing = _trace(folder, text, TOKENS if tokens is None else tokens, transformers, steps)
     other = None if against is None else _trace(against, text, TOKENS if tokens is None else tokens, transformers)
     blocks, against = block_statistics(routing, other), other and other.name

@@ -24,7 +24,7 @@ from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
-from .flags import check_level, given, refuse
+from .flags import check_counts, check_level, given, refuse
 from .output import write_folder
 from .terminal import Working
 
@@ -165,8 +165,7 @@ def plan(
             figure of loss against size at equal FLOPs (isoFLOP profiles).
         json: Print only one JSON object.
     """
-    if top < 1:
-        raise InputError(f"--top {top} is out of range; use 1 or more")
+    check_counts({"top": top})
     if next_run.next is not None:
         idle = {"recipe": recipe, "out": out, "resamples": resamples, "within": within, "huber": fit.huber}
         refuse(idle | given(budget, "flops", "tokens"), "it cannot be used with --next; leave it out")
@@ -211,8 +210,7 @@ def _next_runs(fit: PlanFitFlags, tables: tuple[Path, ...], asked: NextFlags, bu
     most = math.inf if budget.flops is None else flops_of(budget.flops)
     tokens = None if budget.tokens is None else tokens_of(budget.tokens, "--tokens")
     check_level(level)
-    if asked.experts is not None and asked.experts < 1:
-        raise InputError(f"--experts {asked.experts} is out of range; use 1 or more")
+    check_counts({"experts": asked.experts})
     with Working("fitting the law and ranking the runs that could be added"):
         law = with_options(law_of(fit.law, "plan --next"), fit.options())
         return fit.runs(law, tables).next_run(asked.next, size, asked.experts, asked.router, law, level, most, tokens)

@@ -69,8 +69,7 @@ def main(arguments: list[str]) -> None:
             json: Print one JSON object instead of text.
             run: The run.
         """
-        if top < 1:
-            raise InputError(f"--top {top} is out of range; use 1 or more")
+        flags.check_counts({"top": top})
         if (slice is None) == (devices is None or memory is None) or (slice is None and compile):
             raise InputError(
                 "give --devices and --memory, or --slice alone, which --compile needs; use --slice v5e:4x4"
@@ -117,42 +116,20 @@ def plan_model(
         top: Number of meshes to show.
         json: Print one JSON object instead of text.
     """
-    numbers = {"devices": devices, "batch-size": batch_size, "sequence-length": sequence_length, "top": top}
-    for name, number in numbers.items():
-        if number < 1:
-            raise InputError(f"--{name} {number} is out of range; use 1 or more")
+    flags.check_counts({"devices": devices, "batch-size": batch_size, "sequence-length": sequence_length, "top": top})
     foreign = model_in(model)
     limit, shape = bytes_of(memory), (batch_size, sequence_length, dtype, loads_of(loads, foreign.design()))
-    plans = [plan_foreign(foreign, each, *shape) for each in _foreign_meshes(foreign, mesh, devices, batch_size)]
-    least, tokens = min(plans, key=lambda plan: plan.memory(recomputed=True)), batch_size * sequence_length
+    meshes = _meshes(mesh, devices, ForeignMesh) or _foreign_meshes(foreign, devices, batch_size)
     report = {
         "model": str(model),
         "model_type": foreign.kind,
         "parameters": {part: {"total": total, "active": active} for part, (total, active) in foreign.parts().items()},
-        "devices": devices,
-        "memory_bytes": limit,
-        "batch_size": batch_size,
-        "sequence_length": sequence_length,
-        "dtype": dtype,
-        "meshes": [
-            _entry(plan, limit, tokens) | {"idle": plan.mesh.idle(batch_size)}
-            for plan in sorted(plans, key=_order(limit))
-        ],
-        "best": _choice(best_plan(plans, limit)),
-        "least_memory": _choice(MeshChoice(least, True)),
-        "smallest_that_fits": None,
+        **_planned([plan_foreign(foreign, each, *shape) for each in meshes], devices, limit, *shape[:3]),
     }
     print(dump_json(report) if json else "\n".join(_words_of_model(report, top)))
 
 
-def _foreign_meshes(model: ForeignModel, mesh: str | None, devices: int, batch_size: int) -> list[ForeignMesh]:
-    if mesh is not None:
-        shape = parse_mesh(mesh, ForeignMesh)
-        if shape.devices() != devices:
-            raise InputError(
-                f"--mesh {mesh} has {shape.devices()} devices, but --devices is {devices}; make both equal"
-            )
-        return [shape]
+def _foreign_meshes(model: ForeignModel, devices: int, batch_size: int) -> list[ForeignMesh]:
     if meshes := foreign_meshes(model, devices, batch_size):
         return meshes
     raise InputError(
@@ -189,31 +166,43 @@ def mesh_report(config: TrainConfig, devices: int, memory: float) -> dict:
         InputError: the run's mesh has another number of devices, or the model cannot be divided over this mesh. If the
             run has no mesh: the model cannot be divided over any mesh.
     """
-    if devices < 1:
-        raise InputError(f"--devices {devices} is out of range; use 1 or more")
+    flags.check_counts({"devices": devices})
     model, shape = config.model, (config.batch_size, config.sequence_length, config.dtype)
-    plans = [plan_device(model, mesh, *shape) for mesh in _meshes(config, devices)]
-    best, larger = best_plan(plans, memory), None
-    if best is None and config.mesh is None:
-        larger = smallest_that_fits(model, memory, devices, *shape)
-    least = min(plans, key=lambda plan: plan.memory(recomputed=True))
-    tokens = config.batch_size * config.sequence_length
-    counted = config.accounting()
-    return {
+    meshes, counted = _meshes(config.mesh, devices, MeshShape) or _own_meshes(config, devices), config.accounting()
+    report = {
         "run": config.name(),
         "dense_parameters": counted.dense_parameters,
         "total_parameters": counted.total_parameters,
         "embedding_and_norm": (model.vocab_size + 2) * model.d_model,
+        **_planned([plan_device(model, mesh, *shape) for mesh in meshes], devices, memory, *shape),
+    }
+    if report["best"] is None and config.mesh is None:
+        report["smallest_that_fits"] = _choice(smallest_that_fits(model, memory, devices, *shape))
+    return report
+
+
+def _planned(
+    plans: list[DevicePlan], devices: int, memory: float, batch_size: int, sequence_length: int, dtype: str
+) -> dict:
+    """Return the part of a report that is the same for every kind of model."""
+
+    def order(plan: DevicePlan):
+        """Return the sort key: best first, by the rule of `best_plan`. Meshes that do not fit come last."""
+        kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
+        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.parts())
+
+    least = min(plans, key=lambda plan: plan.memory(recomputed=True))
+    return {
         "devices": devices,
         "memory_bytes": memory,
-        "batch_size": config.batch_size,
-        "sequence_length": config.sequence_length,
-        "dtype": config.dtype,
-        "tokens_per_step": tokens,
-        "meshes": [_entry(plan, memory, tokens) for plan in sorted(plans, key=_order(memory))],
-        "best": _choice(best),
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "dtype": dtype,
+        "tokens_per_step": batch_size * sequence_length,
+        "meshes": [_entry(plan, memory, batch_size, sequence_length) for plan in sorted(plans, key=order)],
+        "best": _choice(best_plan(plans, memory)),
         "least_memory": _choice(MeshChoice(least, True)),
-        "smallest_that_fits": _choice(larger),
+        "smallest_that_fits": None,
     }
 
 
@@ -242,49 +231,42 @@ def check_best(report: dict, config: TrainConfig, compile: Callable[[TrainConfig
             return
 
 
-def _meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
-    model, mesh, batch_size = config.model, config.mesh, config.batch_size
-    if mesh is not None:
-        shape = parse_mesh(mesh)
-        if shape.devices() != devices:
-            raise InputError(
-                f"--mesh {mesh} has {shape.devices()} devices, but --devices is {devices}; make both equal"
-            )
-        return [shape]
-    meshes = feasible_meshes(model, devices, batch_size)
-    if not meshes:
-        together = sequences_together(model)
-        groups = f" into whole groups of {together}" if together > 1 else ""
-        experts = f"divide the {model.expert_count} experts" if model.num_routed else "be 1 in a dense model"
+def _meshes(mesh: str | None, devices: int, kind: type) -> list:
+    """Return the mesh of --mesh, in a list; [] without this flag."""
+    shapes = [] if mesh is None else [parse_mesh(mesh, kind)]
+    if any(shape.devices() != devices for shape in shapes):
         raise InputError(
-            f"--devices {devices}: no mesh has this size; data x expert must divide the batch of {batch_size} "
-            f"sequences{groups}, expert must {experts}, and model must divide the {model.heads} heads"
+            f"--mesh {mesh} has {shapes[0].devices()} devices, but --devices is {devices}; make both equal"
         )
-    return meshes
+    return shapes
 
 
-def _order(memory: float):
-    """Return the sort key of meshes: best first, by the rule of `best_plan`. Meshes that do not fit come last."""
+def _own_meshes(config: TrainConfig, devices: int) -> list[MeshShape]:
+    model, batch_size = config.model, config.batch_size
+    if meshes := feasible_meshes(model, devices, batch_size):
+        return meshes
+    together = sequences_together(model)
+    groups = f" into whole groups of {together}" if together > 1 else ""
+    experts = f"divide the {model.expert_count} experts" if model.num_routed else "be 1 in a dense model"
+    raise InputError(
+        f"--devices {devices}: no mesh has this size; data x expert must divide the batch of {batch_size} "
+        f"sequences{groups}, expert must {experts}, and model must divide the {model.heads} heads"
+    )
 
-    def key(plan: DevicePlan):
-        kind = next((i for i, again in enumerate((False, True)) if plan.memory(again) <= memory), 2)
-        return (kind, plan.memory(True)) if kind == 2 else (kind, plan.traffic(kind == 1), plan.mesh.parts())
 
-    return key
-
-
-def _entry(plan: DevicePlan, memory: float, tokens: int) -> dict:
-    entry = {name: value for name, value in plan._asdict().items() if name != "mesh"}
+def _entry(plan: DevicePlan, memory: float, batch_size: int, sequence_length: int) -> dict:
+    mesh, tokens = plan.mesh, batch_size * sequence_length
     return {
-        "mesh": plan.mesh._asdict(),
-        **entry,
+        **plan._asdict(),
+        "mesh": mesh._asdict(),
         "memory": plan.memory(),
         "memory_recomputed": plan.memory(recomputed=True),
         "traffic": plan.traffic(),
         "traffic_recomputed": plan.traffic(recomputed=True),
-        "all_to_all_per_token": plan.all_to_all * plan.mesh.devices() / tokens,
+        "all_to_all_per_token": plan.all_to_all * mesh.devices() / tokens,
         "fits": plan.memory() <= memory,
         "fits_recomputed": plan.memory(recomputed=True) <= memory,
+        **({"idle": mesh.idle(batch_size)} if isinstance(mesh, ForeignMesh) else {}),
     }
 
 
@@ -378,18 +360,15 @@ def _verdict(report: dict) -> list[str]:
         + (f"{_size(compiler['memory']['sum'])}, fits" if (compiler := each["compiler"])["fits"] else "too large")
         for each in report.get("compiled", ())
     ]
-    return checked + _choice_words(report, best, least, larger)
-
-
-def _choice_words(report, best, least, larger) -> list[str]:
     if best is not None:
         how = "with --rematerialise (a third more arithmetic)" if best["recomputed"] else "without rematerialisation"
         return [
+            *checked,
             f"Best: --mesh {_mesh(best)}, {how}. Each device needs {_size(best['memory'])} and sends "
             f"{_size(best['traffic'])} in a step.",
             "Ranking: meshes that fit without rematerialisation first, then the fewest bytes sent per step.",
         ]
-    lines = [f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
+    lines = [*checked, f"No mesh of {report['devices']:,} devices of {_size(report['memory_bytes'])} is large enough."]
     lines.append(f"Devices of {_size(least['memory'])} suffice, with --mesh {_mesh(least)} and --rematerialise.")
     if larger is not None:
         again = " and --rematerialise" if larger["recomputed"] else ""

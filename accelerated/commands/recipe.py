@@ -12,7 +12,7 @@ from ..results.recipe_fits import fitted, fitted_blocks
 from ..results.recipes import recipes_blocks, recipes_dict
 from ..results.runs import LOSS
 from ..tables.units import parameters_of, tokens_of
-from .flags import check_level, refuse
+from .flags import check_counts, check_level, refuse
 
 
 def recipe(
@@ -64,9 +64,7 @@ def setting_of_flags(n, tokens, active, experts: int, width: int | None, embeddi
     used = total if active is None else parameters_of(active, "--active")
     if used > total:
         raise InputError(f"--active {active} is more than --n {n}; use at most all parameters")
-    for flag, number in (("experts", experts), ("width", width)):
-        if number is not None and number < 1:
-            raise InputError(f"--{flag} {number} is out of range; use 1 or more")
+    check_counts({"experts": experts, "width": width})
     return Setting(
         total, used, tokens_of(tokens, "--tokens"), experts,
         math.nan if width is None else width,

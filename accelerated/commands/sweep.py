@@ -23,6 +23,7 @@ from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
 from ..training.sweeps.sweep_folder import folder_of_run
 from ..training.watch import Watch
 from ..wording import by_reason
+from .flags import check_counts
 from .progress import LivePage, Progress
 from .terminal import remark, say
 from .train import boards_of, with_rates
@@ -68,8 +69,7 @@ def sweep(
             more runs than you expect.
         recipe: Recipe of the peak learning rate of runs without one, see `routelaws train`. All runs use one recipe.
     """
-    if jobs is not None and jobs < 1:
-        raise InputError(f"--jobs {jobs} is out of range; use 1 or more")
+    check_counts({"jobs": jobs})
     chosen = read_grid(grid, {"corpus": list(corpus)} if corpus else {}, most_runs)
     part = None if index is None and of is None else _part(index, of, hold_out, len(chosen.runs))
     runs, lines = with_rates(chosen.runs, recipe)

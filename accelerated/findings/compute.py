@@ -188,7 +188,6 @@ def draw(results: dict, runs: list[TableRun]):
     reach = points["effective"].min() / 1.35, points["effective"].max() * 1.35
     for panel, (router, rows) in zip(panels, routers, strict=True):
         _draw_kinds(panel, rows, marks, colour_of(results, router))
-        panel.set_xscale("log")
         panel.set(title=router_name(router), xlabel="effective TeraFLOPs of 2,048 tokens", xlim=reach)
         plain_ticks(panel, *reach)
     for kind, (marker, filled) in marks.items():  # only for the legend, because the main grid has a colour per panel

@@ -139,7 +139,6 @@ def draw(results: dict, runs: list[TableRun]):
         reach = max(flops.max() / flops.min(), 1.2)  # at least 1.2, to give the axis a length
         ends = (flops.min() / reach**0.1, flops.max() * reach**0.5)
         title = f"{router_name(router)}, N = {size_name(results, size)}"
-        panel.set_xscale("log")
         panel.set(title=title, xlim=ends, xlabel="forward TeraFLOPs of 2,048 tokens")
         with_room(panel, losses, 0.05, 0.1)
         plain_ticks(panel, *ends)

@@ -97,7 +97,6 @@ def level_figure(results: dict, runs: list[TableRun]):
         darker_if_lower = LinearSegmentedColormap.from_list("loss", [colour_of(results, law.router), "white"])
         look = {"norm": LogNorm(min(losses), max(losses)), "cmap": darker_if_lower, "edgecolors": INK}
         panel.scatter(*zip(*points, strict=True), s=34, c=list(points.values()), linewidths=0.6, zorder=3, **look)
-        panel.set_xscale("log")
         panel.set_yscale("log", base=2)
         panel.set_yticks(counts, [str(count) for count in counts])
         panel.minorticks_off()
@@ -145,14 +144,13 @@ def coefficients_figure(results: dict, runs: list[TableRun]):
         return None
     figure, panels = panel_grid(len(shown), 0.6 + 0.42 * len(laws) + 0.75)
     for panel, (name, rows) in zip(panels, shown, strict=True):
-        if name in ("E_start", "E_max", "N_cutoff"):
-            panel.set_xscale("log")
-        low, high = _reach(rows, panel.get_xscale() == "log")
+        logarithmic = name in ("E_start", "E_max", "N_cutoff")
+        low, high = _reach(rows, logarithmic)
         for i, row in enumerate(rows.itertuples()):
             _forest(panel, row, len(laws) - 1 - i, (low, high), colour_of(results, row.router))
         panel.set(title=name.replace("_", " "), xlim=(low, high), ylim=(-0.7, len(laws) - 0.3), yticks=[])
         panel.grid(axis="y", visible=False)
-        if panel.get_xscale() == "log":
+        if logarithmic:
             steps = (1, 2, 5) if high / low < 40 else (1, 3) if high / low < 200 else (1,)
             round_ticks(panel, low, high, steps, 6, count)
         else:

@@ -210,7 +210,6 @@ def draw(results: dict, runs: list[TableRun]):
             dots(panels[1], at, found["effective"], colour, line=1.3)
     for panel in panels:
         panel.axhline(0, color="#bbbbbb", linewidth=1.0)
-        panel.set_xscale("log")
         size_axis(panel, low, high)
         panel.set(xlabel="dense parameters N", xlim=(low, high))
     panels[0].set(title="Measured, per tenfold E", ylabel="change of log10 L")

@@ -134,7 +134,7 @@ def log_ticks(panel, values: list[int]) -> None:
 
 
 def size_axis(panel, low: float, high: float) -> None:
-    """Put ticks at round parameter counts between two ends of a logarithmic x axis."""
+    """Make the x axis logarithmic, with ticks at round parameter counts between its ends."""
     steps = (1, 2, 5) if high / low < 60 else (1, 3) if high / low < 3000 else (1,)
     round_ticks(panel, low, high, steps, 5, count)
 
@@ -145,9 +145,10 @@ def plain_ticks(panel, low: float, high: float) -> None:
 
 
 def round_ticks(panel, low: float, high: float, steps: tuple, most: int, name) -> None:
-    """Put at most `most` ticks at `steps` of each decade between two ends of a logarithmic x axis."""
+    """Make the x axis logarithmic, with at most `most` ticks at `steps` of each decade between its ends."""
     from matplotlib.ticker import MaxNLocator
 
+    panel.set_xscale("log")
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
     if len(ticks) < 2:  # the axis is too short for these ticks
@@ -171,15 +172,19 @@ def loss_axis(panels: list, losses: list[float], results: dict) -> None:
         panel.set_ylim(low, high)
         panel.set_yticks(ticks, [f"{tick:.{decimals}f}" for tick in ticks])
         panel.yaxis.set_minor_locator(NullLocator())
-        first = panel.get_subplotspec().is_first_col()
-        panel.tick_params(labelleft=first)
-        panel.set_ylabel(loss_label(results) if first else "")
+        panel.tick_params(labelleft=panel.get_subplotspec().is_first_col())
+    loss_rows(panels, results)
 
 
 def loss_rows(panels: list, results: dict) -> None:
+    label_rows(panels, loss_label(results))
+
+
+def label_rows(panels: list, words: str) -> None:
+    """Name the y axis at the left of each row of panels."""
     for panel in panels:
         if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel(loss_label(results))
+            panel.set_ylabel(words)
 
 
 def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.06) -> None:

@@ -8,7 +8,7 @@ from ..results.encoding import Constant, constants
 from .finding import CONSTANTS, LEGEND, Finding, Report, listed, loss_name, names, router_name, status
 from .runs import TableRun
 from .slopes import at_ends, end_heads
-from .style import colour_of, panel_grid, shared_legend, size_axis
+from .style import colour_of, label_rows, panel_grid, shared_legend, size_axis
 from .used_runs import blank
 
 COLUMNS = ["loss", "router", "rows", "left_out", "missing", "status", "rmsle", "rmsle_percent", "objective"]
@@ -135,11 +135,9 @@ def draw(results: dict, runs: list[TableRun]):
                 at, entries["percent"], "o-", color=colour, markersize=4.5, linewidth=1.1, label=router_name(router)
             )
         panel.axhline(0, color="#bbbbbb", linewidth=1.0)
-        panel.set_xscale("log")
         size_axis(panel, *ends)
         panel.set(title=loss_name(column), xlim=ends, xlabel="dense parameters N")
-        if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel("change of the loss, %")
+    label_rows(panels, "change of the loss, %")
     shared_legend(figure, panels)
     return figure
 

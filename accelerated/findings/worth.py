@@ -129,7 +129,6 @@ def draw(results: dict, runs: list[TableRun]):
         line = predict_curve(law.fit.best.curve, at, np.ones(at.size))
         panel.plot(at, line, color=INK, linewidth=1.0, linestyle=DASHED, zorder=2)
         panel.plot(at[inside], line[inside], color=INK, linewidth=1.4, zorder=2)
-        panel.set_xscale("log")
         size_axis(panel, low, high)
         panel.set(title=router_name(law.router), xlabel="effective parameter count", xlim=(low, high))
         panel.legend(loc="lower left", handletextpad=0.1, borderaxespad=0.1, labelspacing=0.25, fontsize=9)

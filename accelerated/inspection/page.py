@@ -106,9 +106,11 @@ def microscope(
     word = "Block " if len(found) <= MANY else ""
     buttons = "".join(_button("block", f"b{i}", f"{word}{block.block}", i == 0) for i, block in enumerate(found))
     panels = "".join(_panel(trace, block, i, experts[i]) for i, block in enumerate(found))
+    kept = {head: cell for head, cell in COLUMNS.items() if any(map(cell, found))}
+    overview = _table([*kept], [[cell(block) for cell in kept.values()] for block in found])
     return (
         f"<p>{_about(trace, other, problems is not None)}</p>\n"
-        f'<ul class="findings">{_sentences(trace, found, wrong)}</ul>\n{_overview(found)}'
+        f'<ul class="findings">{_sentences(trace, found, wrong)}</ul>\n{overview}'
         f'<h2>Block by block</h2>\n<div class="views">{buttons}{panels}</div>\n{_terms(found)}'
     )
 
@@ -129,11 +131,6 @@ def _about(trace: Trace, other: str | None, is_recorded: bool = False) -> str:
 def _sentences(trace: Trace, found: list[BlockStatistics], wrong: list[str]) -> str:
     bad = (f'<li class="bad">{_text(line)}</li>' for line in wrong)
     return "".join([*bad, *(f"<li>{_text(line)}</li>" for line in sentences(trace, found))])
-
-
-def _overview(found: list[BlockStatistics]) -> str:
-    kept = {head: cell for head, cell in COLUMNS.items() if any(map(cell, found))}
-    return _table(list(kept), [[cell(block) for cell in kept.values()] for block in found])
 
 
 def _panel(trace: Trace, block: BlockStatistics, i: int, experts: list[int]) -> str:

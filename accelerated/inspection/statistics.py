@@ -27,6 +27,7 @@ from routelaws.reference.diagnostics import (
 from ..errors import InputError
 from ..findings.finding import listed
 from ..results.blocks import Block, Table, percent
+from ..results.encoding import plain
 from ..wording import in_short, once
 from .trace import Trace, readable
 
@@ -323,14 +324,5 @@ def summary(trace: Trace, found: list[BlockStatistics], other: str | None = None
 
 
 def as_json(trace: Trace, found: list[BlockStatistics], other: str | None = None) -> dict:
-    blocks = []
-    for block in found:
-        told = {name: each._asdict() for name, each in block.information.items()}
-        words = [[word._asdict() for word in of] for of in block.words]
-        plain = {"information": told, "faults": block.faults._asdict(), "words": words}
-        if block.matched is not None:
-            arrays = {name: getattr(block.matched, name).tolist() for name in ("partner", "common")}
-            plain["matched"] = block.matched._asdict() | arrays
-        blocks.append(block._asdict() | plain)
     texts = {"faults": fault_sentences(trace, found), "sentences": sentences(trace, found)}
-    return {"name": trace.name, "against": other, "tokens": len(trace.token), "blocks": blocks, **texts}
+    return plain({"name": trace.name, "against": other, "tokens": len(trace.token), "blocks": found, **texts})

@@ -246,6 +246,17 @@ def text(blocks: Iterable[Block], width: int = 120) -> str:
     return console.file.getvalue().rstrip()
 
 
+def shown_as(blocks_of: Callable[..., Iterable[Block]]):
+    """Return a decorator of a class whose objects are printed, and shown in a notebook, as these blocks."""
+
+    def decorate(kind: type) -> type:
+        kind.__repr__ = lambda self: text(blocks_of(self))
+        kind._repr_html_ = lambda self: to_html(blocks_of(self))
+        return kind
+
+    return decorate
+
+
 def split(table: Table, width: int) -> list[list[int]]:
     """Return the non-empty columns of each part of a table, so that no part is wider than a terminal."""
     widths = [_least(table, i) for i in range(len(table.heads))]

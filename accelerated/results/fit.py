@@ -28,7 +28,7 @@ from ..laws.held_out import HeldOut, leave_groups_out, leave_one_group_out, leav
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from ..wording import by_reason, plural
-from .blocks import NOT_DETERMINED, Block, Notes, Table, figure, span, text, to_html, verdict
+from .blocks import NOT_DETERMINED, Block, Notes, Table, figure, shown_as, span, verdict
 from .encoding import fit_dict, plain
 from .floor import FormErrors, form_of, forms_left_out, forms_table, left_out_errors
 from .misfit import Misfit, is_determined, is_known, misfit_lines, misfit_of, sizes_of, steepness, warnings
@@ -78,6 +78,7 @@ class Coefficient(float):
         return super().__repr__() + f" ({NOT_DETERMINED})" * (not self.determined)
 
 
+@shown_as(lambda fit: fit_blocks(fit))
 class Fit:
     """A law, fitted to the rows of one router or of one task.
 
@@ -381,12 +382,6 @@ class Fit:
             are log10 of the measured loss minus log10 of the law's loss.
         """
         return plain(fit_dict(self))
-
-    def __repr__(self) -> str:
-        return text(fit_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return to_html(fit_blocks(self))
 
 
 def fit_blocks(fit) -> list[Block]:

@@ -12,7 +12,7 @@ from routelaws.reference.laws.robust_intervals import METHODS
 from ..errors import InputError
 from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
-from .blocks import NOT_DETERMINED, Block, Table, figure, percent, span, text, to_html
+from .blocks import NOT_DETERMINED, Block, Table, figure, percent, shown_as, span
 from .encoding import head_of, method_of, named, plain, unknown
 from .floor import choice_words
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, rise, warning_lines
@@ -77,6 +77,7 @@ class Prediction(NamedTuple):
         )
 
 
+@shown_as(lambda found: prediction_blocks(found))
 class Predictions(NamedTuple):
     """The predictions of every fit of a table at one point."""
 
@@ -102,12 +103,6 @@ class Predictions(NamedTuple):
         entries = {"at": self.at, "level": self.level, "predictions": [each.to_dict() for each in self.predictions]}
         return plain(head_of(self.fits, self.not_fitted) | entries)
 
-    def __repr__(self) -> str:
-        return text(prediction_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return to_html(prediction_blocks(self))
-
 
 class Beyond(NamedTuple):
     """A coordinate of a point outside the range of the runs."""
@@ -126,6 +121,7 @@ class Beyond(NamedTuple):
         return self.value / self.end
 
 
+@shown_as(lambda found: published_blocks(found))
 class PublishedPrediction(NamedTuple):
     """The prediction of printed coefficients at a point, without an interval, because their runs are not available."""
 
@@ -139,12 +135,6 @@ class PublishedPrediction(NamedTuple):
         printed, law = self.law.published[self.name], self.law
         entries = {"law": law.name, "measured": law.measured, "published": self.name, "source": printed.source}
         return plain(entries | {"attested": printed.attested, "at": self.at, "value": self.value})
-
-    def __repr__(self) -> str:
-        return text(published_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return to_html(published_blocks(self))
 
 
 def predict_published(law: Law, name: str, at: dict[str, float | None]) -> PublishedPrediction:

@@ -21,7 +21,7 @@ from ..tables.agreement import recounted
 from ..tables.selection import CLARK, RouterRows, last_evaluations, of_router, remarks_of_blanks, select_rows
 from ..tables.table import named, naming, read_tables
 from ..wording import by_reason, in_short, once, plural
-from .blocks import Block, Table, figure, text, to_html
+from .blocks import Block, Table, figure, shown_as
 from .encoding import head_of, plain
 from .fit import LEVEL, Fit, check_huber, errors_of, fit_blocks, fit_some
 from .floor import choice_words, left_out_errors
@@ -250,6 +250,7 @@ WHOLE = 3
 """Up to this many tasks are printed with all intervals; with more tasks, each has one line."""
 
 
+@shown_as(lambda fits: fits_blocks(fits))
 class Fits(Sequence):
     """The fits of a law to the routers or the tasks of a table.
 
@@ -312,12 +313,6 @@ class Fits(Sequence):
             `Fit.to_dict`]}.
         """
         return plain(head_of(self, self.not_fitted)) | {"fits": [fit.to_dict() for fit in self.fits]}
-
-    def __repr__(self) -> str:
-        return text(fits_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return to_html(fits_blocks(self))
 
 
 def fits_blocks(fits) -> list[Block]:

@@ -55,6 +55,17 @@ def saved_run(fields, folder, change=lambda state: state, at: int = 1) -> Path:
     return folder
 
 
+def denied(of_system, is_denied):
+    """Return a function of the system that has no right to some paths, because root has all rights."""
+
+    def call(path, *args, **kwargs):
+        if is_denied(str(path)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return of_system(path, *args, **kwargs)
+
+    return call
+
+
 class Cut(Exception): ...
 
 

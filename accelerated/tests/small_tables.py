@@ -1,6 +1,5 @@
 """Results tables and runs of a few rows, for tests of several commands."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -8,6 +7,12 @@ import numpy as np
 import pandas
 
 from routelaws.accelerated.findings.runs import TableRun
+from routelaws.conformance.plain.laws import Bounded
+
+LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+SIZES, EXPERTS = (12_000_000, 40_000_000, 130_000_000, 400_000_000), (2, 8, 32, 128)
+BATCH, LENGTH, STEPS = 64, 512, 1000
+"""A law, and the sizes, experts and steps of runs on it."""
 
 
 def frame_of(size, experts, loss, router="Top-K", **columns) -> pandas.DataFrame:
@@ -31,10 +36,12 @@ def write(frame: pandas.DataFrame, folder: Path) -> Path:
 
 
 def save(path, rows: list[dict]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    pandas.DataFrame(rows).to_csv(path, index=False)
+
+
+def pair(found: dict, name: str) -> list[float]:
+    """Return the ends of an interval of a prediction."""
+    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
 
 
 def strict_json(path: Path) -> dict:

@@ -8,14 +8,9 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.findings import downstream, style
-from routelaws.conformance.plain.laws import Bounded
 
 from .small_runs import ran
-from .small_tables import save
-
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
-SIZES, EXPERTS = (12_000_000, 40_000_000, 130_000_000, 400_000_000), (2, 8, 32, 128)
-BATCH, LENGTH, STEPS = 64, 512, 1000
+from .small_tables import BATCH, EXPERTS, LAW, LENGTH, SIZES, STEPS, save
 
 
 def runs() -> list[dict]:

@@ -53,15 +53,13 @@ from routelaws.accelerated.results.row_differences import (
 from routelaws.accelerated.results.runs import Runs, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.engine.data_folder import released_file
-from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.far_rows import far_rows
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
-from .small_tables import frame_of
+from .small_tables import LAW, frame_of
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
 SIZES = (1e7, 3e7, 1e8, 3e8, 1e9)
 EXPERTS = (1.0, 4.0, 16.0, 64.0, 256.0)
 

@@ -303,9 +303,6 @@ def test_names_are_kept_without_being_asked_for_and_other_columns_by_a_flag(save
     assert frame["run"].tolist() == [f"model {i}" for i in range(36)] and set(frame["loss_books"]) == {4.5}
     assert done.remarks[0].startswith("dropped, because a results table has no such column: lr, loss_balance (--keep")
     assert select_rows(frame, "size == 4 and num_experts in (1, 2)")[0].router == "Hash", "a number, whatever its form"
-    columns = mapped("hyper_id", "loss_validation")
-    with pytest.raises(InputError, match="no column is known as a loss; name one with --columns loss_validation=NAME"):
-        convert_runs(save(rows), tmp_path / "o.csv", columns, {"router_type": "Hash"})
 
 
 def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(converted):

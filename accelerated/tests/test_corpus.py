@@ -13,6 +13,8 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.text import corpus as module
 from routelaws.accelerated.training.text.corpus import Document, cut, find_files, name_hash, read_corpus, split
 
+from .small_runs import denied
+
 
 def lines(count, word="line"):
     return "".join(f"{word} {i} of some text\n" for i in range(count))
@@ -95,22 +97,12 @@ def test_missing_corpus(tmp_path, monkeypatch, path):
 
 
 def test_what_may_not_be_read_is_named(tmp_path, monkeypatch):
-    """Root may read everything, so the system's answer is made up."""
     write(tmp_path, {"a.txt": lines(40), "shut/b.txt": lines(40)})
-    scan, stat = os.scandir, os.stat
-
-    def refuse(call):
-        def asked(path, *given, **options):
-            if str(path).endswith("shut"):
-                raise PermissionError(13, "Permission denied", str(path))
-            return call(path, *given, **options)
-
-        return asked
-
-    monkeypatch.setattr(os, "scandir", refuse(scan))
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", denied(scan, lambda path: path.endswith("shut")))
     assert message(read_corpus, [str(tmp_path)]) == f"{tmp_path}/shut: cannot be read: Permission denied"
     monkeypatch.setattr(os, "scandir", scan)
-    monkeypatch.setattr(os, "stat", refuse(stat))
+    monkeypatch.setattr(os, "stat", denied(os.stat, lambda path: path.endswith("shut")))
     (tmp_path / "shut/shut").write_text("a folder that can be listed but not searched\n" * 40)
     assert message(read_corpus, [str(tmp_path)]) == f"{tmp_path}/shut/shut: cannot be read: Permission denied"
     assert message(read_corpus, [f"{tmp_path}/shut"]).startswith(f"{tmp_path}/shut: Permission denied; name another")

@@ -1,6 +1,5 @@
 """The designs of `train --config`: settings, counts, and training."""
 
-import csv
 import math
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.training.configuration import designs, from_mapping, read_config_file
+from routelaws.accelerated.training.runs.result_rows import read_rows
 from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.reference.transformer import parameter_shapes
 
@@ -78,8 +78,7 @@ def test_a_design_trains(name, text_file, tmp_path, capsys):
     assert cli.main(["train", "--config", name, "--out", str(tmp_path / "run"), *narrow, *little]) == 0, (
         capsys.readouterr()
     )
-    with open(tmp_path / "run" / "results.csv", newline="") as file:
-        row = list(csv.DictReader(file))[-1]
+    row = read_rows(tmp_path / "run" / "results.csv")[-1]
     assert float(row["loss_validation"]) < np.log(300) and float(row["dropped_fraction"]) == 0
     params = load_run(tmp_path / "run").params
     assert int(row["total_parameter_count"]) == counted(params)
@@ -87,13 +86,7 @@ def test_a_design_trains(name, text_file, tmp_path, capsys):
         assert option not in params["routed_ffn"] or np.ptp(params["routed_ffn"][option][-1]) > 0, option
 
 
-def test_a_design_that_is_not_known_is_one_line(tmp_path, monkeypatch, capsys):
-    """A file of this name overrides a design."""
+def test_a_file_with_the_name_of_a_design_goes_before_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["train", "--config", "llama", "--out", "run"]) == 2
-    assert (
-        "llama: no such file, and no such design; the designs are deepseek-v3, deepseek-v4, gpt"
-        in capsys.readouterr().err
-    )
     (tmp_path / "mixtral").write_text("steps = 3")
     assert read_config_file("mixtral") == {"steps": 3}

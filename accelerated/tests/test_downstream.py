@@ -33,9 +33,6 @@ def made_table(noise: float = 0.0) -> Accuracies:
     return Accuracies(blank, blank, parameters, tokens, flops, {"text": loss}, accuracies, [])
 
 
-RATES = {"power": 0.25, "steep": 0.0, "flat": 0.25}
-
-
 def runs_of(*columns) -> pandas.DataFrame:
     return pandas.DataFrame(dict(zip(("parameters", "tokens", "flops", "loss", "accuracy"), columns, strict=True)))
 

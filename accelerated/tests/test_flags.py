@@ -29,14 +29,10 @@ from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_all
 from routelaws.accelerated.results.rows import RowChoice
 from routelaws.accelerated.results.runs import fit_table, read
-from routelaws.conformance.plain.laws import Bounded
 
 from .small_runs import ran
-from .small_tables import save
+from .small_tables import BATCH, EXPERTS, LAW, LENGTH, SIZES, STEPS, save
 
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
-SIZES, EXPERTS = (12_000_000, 40_000_000, 130_000_000, 400_000_000), (2, 8, 32, 128)
-BATCH, LENGTH, STEPS = 64, 512, 1000
 TOKENS = BATCH * LENGTH * STEPS
 WIDTH, BLOCKS, HEADS, HEAD, VOCABULARY = 256, 16, 2, 32, 512
 

@@ -25,7 +25,7 @@ from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
 from routelaws.accelerated.training.runs.export import load_train_step
-from routelaws.accelerated.training.runs.result_rows import result_row, write_rows
+from routelaws.accelerated.training.runs.result_rows import read_rows, result_row, write_rows
 from routelaws.accelerated.training.runs.run_folder import read_config
 from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.accelerated.training.sweeps import sweep
@@ -307,11 +307,6 @@ def object_of(*words) -> dict:
     return json.loads(told(*words, "--json").splitlines()[0])
 
 
-def rows_of(folder: Path) -> list[dict]:
-    with open(folder / "results.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 MIXTURE = SMALL | ROUTED | {
     "router": "mixture_of_tokens", "group_size": 4, "steps": 4, "steps_per_call": 4, "evaluations": 1,
     "evaluation_tokens": 128,
@@ -362,7 +357,7 @@ def test_a_run_is_what_its_flags_say(lender, text_file, tmp_path):
         "train", "--out", folder, "--config", tmp_path / "run.toml", "--tensorboard", *words_of(MIXTURE | RUN | fields)
     )
     assert f"{folder}: mixture_of_tokens-E4-R1-d8-L2-s5, step 12: validation loss" in printed
-    rows = rows_of(folder)
+    rows = read_rows(folder / "results.csv")
     assert [int(row["step"]) for row in rows] == [4, 8, 12]
     assert [int(row["tokens"]) for row in rows] == [4 * 64, 8 * 64, 12 * 64]
     wanted = {"seed": "5", "batch_size": "4", "sequence_length": "16", "vocab_size": "300", "d_model": "8",
@@ -479,8 +474,6 @@ def test_a_text_is_continued_as_the_flags_say(lender):
     words = ("--prompt", "ba ke", "--tokens", "6", "--temperature", "2.5", "--seed", "3")
     assert END_OF_DOCUMENT not in ids[1:]
     assert told("generate", lender, *words) == tokenizer.decode(ids[1:]) + "\n"
-    line = "2: routelaws: --tokens 1000001 is out of range; use 1 to 1,000,000\n"
-    assert told("generate", lender, "--tokens", "1000001") == line
 
 
 @of("inspect", "positional", "--text", "--tokens", "--transformers", "--against", "--out", "--page", "--json")

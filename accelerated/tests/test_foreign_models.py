@@ -382,7 +382,6 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--loads", "11"], "is no file and no exponent from 0 to 10"),
-    (["--mesh", "data=4"], "--mesh data=4 has 4 devices, but --devices is 8"),
     (["--mesh", "model=8"], "AXIS is one of data, tensor, pipeline, expert, expert_tensor"),
     (["--batch-size", "0"], "--batch-size 0 is out of range; use 1 or more"),
     (["--devices", "37"], "--devices 37: no mesh has this size"),

@@ -143,7 +143,9 @@ MOVED = """%fused (a: f32[4,8], i: s32[], b: f32[8]) -> f32[4,8] {
 def test_a_slice_of_an_array_moves_only_its_bytes_in_each_round():
     entry = TEXT[TEXT.index("%goes.on") : TEXT.index("%unless")] + TEXT[TEXT.index("ENTRY") :]
     lines = [line.removesuffix(", to_apply=%add") for line in entry.splitlines() if "%search" not in line]
-    calls = '  %whole = f32[8]{0} custom-call(%x, %x), custom_call_target="ConcatBitcast"\n  %ran = f32[8] custom-call(%x)'
+    calls = (
+        '  %whole = f32[8]{0} custom-call(%x, %x), custom_call_target="ConcatBitcast"\n  %ran = f32[8] custom-call(%x)'
+    )
     fusion, replaced, compared = 32 + 4 + 32 + 32, 32 + 4 + 32, 4 + 4 + 1
     gathered, scattered, ran = 2 * 512, 128 + 32, 128 + 32
     text = "\n".join([MOVED, *lines]).replace("  ROOT %scattered", f"{calls}\n  ROOT %scattered")

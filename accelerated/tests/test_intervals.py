@@ -75,6 +75,3 @@ def test_all_intervals_and_the_reason_are_printed(table, capsys, monkeypatch):
     assert heads.split()[-3:] == list(robust.METHODS)
     assert main(["fit", str(table), "--law", "bilinear", "--intervals", "profile"]) == 0
     assert "for independent errors, as chosen by --intervals; by default they are by size" in capsys.readouterr().out
-    assert main(["fit", str(table), "--intervals", "hc3", "--huber", "1e-3"]) == 2
-    assert main(["fit", str(table), "--law", "direct", "--intervals", "hc3"]) == 2
-    assert capsys.readouterr().err.count("leave it out") == 2

@@ -18,6 +18,8 @@ from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables import selection
 from routelaws.reference.laws import catalogue as reference
 
+from .small_tables import frame_of, pair, write
+
 TEN_LINES = """
 from typing import NamedTuple
 import numpy as np
@@ -37,10 +39,6 @@ TOKENS = np.array([1e8, 1e9, 1e10, 1e11])
 LOSSES = 10 ** np.array([0.61, 0.48, 0.41, 0.29])
 
 
-def pair(found: dict, name: str) -> list:
-    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
-
-
 @pytest.fixture
 def own(tmp_path):
     """Return the path of a file that registers the law `data`. The end of the test removes the law."""
@@ -52,19 +50,8 @@ def own(tmp_path):
 @pytest.fixture
 def table(tmp_path) -> Path:
     """Return the path of a table of dense runs of a size, and a routed run that the law ignores."""
-    frame = pandas.DataFrame(
-        {
-            "hyper_id": range(5),
-            "step": 1000,
-            "router_type": ["Dense"] * 4 + ["Top-K"],
-            "num_experts": [1] * 4 + [8],
-            "dense_parameter_count": 1e8,
-            "tokens": [*TOKENS, 1e9],
-            "loss_validation": [*LOSSES, 1.5],
-        }
-    )
-    frame.to_csv(tmp_path / "table.csv", index=False)
-    return tmp_path / "table.csv"
+    experts = np.array([1, 1, 1, 1, 8])
+    return write(frame_of(np.full(5, 1e8), experts, [*LOSSES, 1.5], tokens=[*TOKENS, 1e9]), tmp_path)
 
 
 def jackknifed(function, level: float) -> tuple[float, float]:
@@ -174,21 +161,3 @@ def test_a_fit_without_the_fields_that_are_asked_for_is_named(own, table):
     catalogue.LAWS["data"] = law._replace(fit=lambda tokens, loss: 1.0)
     with pytest.raises(InputError, match="the fit of the law data has no coefficients; needed: coefficients, obj"):
         read(table).fit("data").to_dict()
-
-
-@pytest.mark.parametrize("text", ["tokens", "tokens=", "tokens=many"])
-def test_a_column_has_a_number(own, table, text, capsys):
-    assert main(["predict", str(table), "--law", own, "--at", text]) == 2
-    assert (
-        f"--at {text} is not of the form NAME=NUMBER; give the name of a column and a number, such as tokens=1e9"
-        in capsys.readouterr().err
-    )
-
-
-def test_another_law_does_not_take_the_column(own, table, capsys):
-    assert main(["predict", str(table), "--law", "dense", "--at", "tokens=1e9"]) == 2
-    assert "--n is missing" in capsys.readouterr().err
-    assert main(["predict", str(table), "--law", "dense", "--n", "1e8", "--at", "tokens=1e9"]) == 2
-    assert "tokens=1e+09: the law dense does not use it; leave it out (the law uses --n)" in capsys.readouterr().err
-    assert main(["predict", str(table), "--law", own]) == 2
-    assert "--at tokens= is missing: the law data needs tokens" in capsys.readouterr().err

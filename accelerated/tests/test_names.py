@@ -13,6 +13,8 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import read_table
 
+from .small_runs import denied
+
 FORGED = "S\nroutelaws: all is well\x1b[2J\u202e"
 SHOWN = r"S\nroutelaws: all is well\x1b[2J\u202e"
 
@@ -51,16 +53,8 @@ def places(tmp_path, monkeypatch):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     closed = tmp_path / "closed"
 
-    def refused(of_system):
-        def call(path, *args, **kwargs):
-            if str(path).startswith(str(closed)):
-                raise PermissionError(13, "Permission denied", str(path))
-            return of_system(path, *args, **kwargs)
-
-        return call
-
     for name in ("stat", "mkdir"):  # root may search and write to every folder
-        monkeypatch.setattr(os, name, refused(getattr(os, name)))
+        monkeypatch.setattr(os, name, denied(getattr(os, name), lambda path: path.startswith(str(closed))))
     return {
         "closed": closed / "name",
         "long": tmp_path / ("n" * 300),

@@ -13,23 +13,9 @@ from routelaws.accelerated.results.prediction import inside_hull, predict_publis
 from routelaws.accelerated.results.runs import read
 from routelaws.accelerated.tables import released
 from routelaws.reference.laws.catalogue import LAWS
-from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
-from .small_tables import frame_of, write
-
-LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
-COUNTS = (1, 2, 4, 16, 64, 256)
-
-
-def pair(found: dict, name: str) -> list:
-    return [found["intervals"][name]["low"], found["intervals"][name]["high"]]
-
-
-def make_table(folder, noise=0.0, seed=0, keep=lambda size, count: size > 0):
-    size, count = (v.ravel().astype(float) for v in np.meshgrid([1e7, 1e8, 1e9], COUNTS))
-    size, count = size[keep(size, count)], count[keep(size, count)]
-    noise = np.random.default_rng(seed).normal(0, noise, size.size)
-    return write(frame_of(size, count, predict_loss(size, count, LAW) * 10**noise), folder)
+from .small_tables import pair
+from .test_fit import make_table
 
 
 def point(size=None, experts=None, teraflops=None, utilisation=None) -> dict:
@@ -43,7 +29,7 @@ def point(size=None, experts=None, teraflops=None, utilisation=None) -> dict:
      ((1e8, 1e4), ["E = 10000 is 39.1 times the largest"]), ((3e9, 1e4), ["N = ", "E = "])],
 )  # fmt: skip
 def test_outside_the_data_is_said(tmp_path, at, words):
-    (found,) = read(make_table(tmp_path, 1e-3)).fit().predict(**point(*at)).predictions
+    (found,) = read(make_table(tmp_path, noise=1e-3)).fit().predict(**point(*at)).predictions
     assert len(found.cautions) == len(words)
     assert all(
         word in warning and "extrapolation" in warning for word, warning in zip(words, found.cautions, strict=True)
@@ -52,10 +38,10 @@ def test_outside_the_data_is_said(tmp_path, at, words):
 
 def test_a_hole_at_the_corner_of_the_grid_is_outside(tmp_path):
     """Both numbers are within the range of the data, but the data do not surround the corner."""
-    path = make_table(tmp_path, 1e-3, keep=lambda size, count: (size < 1e9) | (count < 4))
-    warnings = read(path).fit().predict(**point(1e9, 200.0)).predictions[0].cautions
+    fits = read(make_table(tmp_path, noise=1e-3)).where("dense_parameter_count < 1e9 or num_experts < 4").fit()
+    warnings = fits.predict(**point(1e9, 200.0)).predictions[0].cautions
     assert len(warnings) == 1 and warnings[0].startswith("no runs surround this point")
-    assert not read(path).fit().predict(**point(1e8, 200.0)).predictions[0].cautions
+    assert not fits.predict(**point(1e8, 200.0)).predictions[0].cautions
 
 
 def test_the_hull():
@@ -88,7 +74,7 @@ def test_the_coefficients_of_looped_models_are_in_billions(capsys):
 
 def test_text_of_two_routers_says_a_warning_once(tmp_path):
 
-    path = make_table(tmp_path, 1e-3)
+    path = make_table(tmp_path, noise=1e-3)
     frame = pandas.read_csv(path)
     other = frame[frame["num_experts"] > 1].assign(router_type="Other", hyper_id=lambda f: f["hyper_id"] + 100)
     pandas.concat([frame, other]).to_csv(path, index=False)
@@ -115,7 +101,7 @@ def test_the_released_runs_are_the_default_without_a_network(monkeypatch, tmp_pa
 
 def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
     """Losses are linear in E, so the coefficients diverge together."""
-    path, at = make_table(tmp_path, 1e-4), point(3e8, 32.0)
+    path, at = make_table(tmp_path, noise=1e-4), point(3e8, 32.0)
     frame = pandas.read_csv(path)
     fall = 0.08 * np.log10(frame["dense_parameter_count"]) + 0.05 * frame["num_experts"] / 256
     straight = 10 ** (1.1 - fall + np.random.default_rng(1).normal(0, 3e-3, len(frame)))
@@ -127,7 +113,7 @@ def test_rows_that_do_not_determine_the_law_are_said_by_huber_too(tmp_path):
 
 
 def test_an_interval_that_is_not_there_is_said_in_words(tmp_path):
-    report = read(make_table(tmp_path, 1e-3)).fit().predict(**point(3e8, 32.0))
+    report = read(make_table(tmp_path, noise=1e-3)).fit().predict(**point(3e8, 32.0))
     [found] = report.predictions
     nan, inf = math.nan, math.inf
     found = found._replace(law=found.law._replace(low=nan, high=nan), run=found.run._replace(low=1.5, high=inf))

@@ -97,12 +97,6 @@ def gathered(frame, folder, **how) -> dict:
     return gather(open_runs(write(frame, folder), **how))[0]
 
 
-@pytest.fixture
-def without_figures(monkeypatch):
-    """Omit the figures, which take most of the time."""
-    monkeypatch.setattr(command, "draw_all", lambda *_, **__: [])
-
-
 @pytest.fixture(autouse=True)
 def both_reports(render_both):
     render_both(command)

@@ -15,19 +15,17 @@ from matplotlib import pyplot
 from routelaws.accelerated import results
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results import blocks, encoding
 from routelaws.accelerated.results.fit import Coefficient, Fit
 from routelaws.accelerated.results.floor import cutoff_cell
 from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
-from routelaws.accelerated.results.prediction import point_of
 from routelaws.accelerated.results.rows import Rows
-from routelaws.conformance.plain.laws import Bounded
 from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.smooth_intervals import words as verdict_words
 
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+from .small_tables import LAW
+
 SIZES, EXPERTS = (1e7, 1e8, 1e9, 1e10), (1, 4, 16, 64, 256)
 DOCS = Path(__file__).parents[2] / "docs" / "laws.md"
 
@@ -247,12 +245,3 @@ def test_errors_of_left_out_sizes_have_a_fold_for_each_size(table):
     fit = runs.fit("separable")["Hash"]
     sizes = len(set(fit.rows.columns[0]))
     assert (fit.held_out.folds, fit.held_out_size.folds) == (fit.best.rows, sizes) and sizes < fit.best.rows
-
-
-def test_a_size_is_finite_and_a_number_of_experts_whole():
-    with pytest.raises(InputError, match="--n inf is out of range; use a finite number above 0"):
-        point_of(LAWS["separable"], {"dense_parameters": math.inf, "num_experts": 2.0})
-    with pytest.raises(InputError, match="2.5 is not whole; use a whole number"):
-        point_of(LAWS["separable"], {"dense_parameters": 1e8, "num_experts": 2.5})
-    with pytest.raises(InputError, match="activation=3 is out of range; use a finite number above 0, at most 1"):
-        point_of(LAWS["leverage"], {"activation": 3.0, "tian_granularity": 8.0, "flops": 1e22})

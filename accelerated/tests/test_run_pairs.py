@@ -85,8 +85,6 @@ def test_the_difference_after_the_same_number_of_tokens(runs, tmp_path, capsys):
     assert shown["settings"]["experts"] == [1, 8] and shown["runs"][1]["verdict"] == "lower"
     page = (out / "comparison.html").read_text()
     assert page.count("data:image/svg+xml") == 1 and "<td>-0.3000</td>" in page.replace(' class="right"', "")
-    assert main(["report", str(runs[0]), "--out", str(out)]) == 2
-    assert "--out" in capsys.readouterr().err
 
 
 def test_on_other_windows_no_error_is_known(runs, tmp_path):
@@ -125,4 +123,3 @@ def test_runs_that_cannot_be_held_against_each_other(runs, tmp_path):
     (runs[1] / "results.csv").unlink()
     with pytest.raises(InputError, match="hash: has no evaluation yet"):
         beside(runs)
-    assert main(["report"]) == 2

@@ -8,9 +8,8 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.commands import downstream, plan, predict, reproduce
-from routelaws.conformance.plain.laws import Bounded
 
-LAW = Bounded(-0.083, -0.118, 0.0099, 1.1136, 2.075, 238.7)
+from .small_tables import LAW
 
 COMMANDS = """
 fit runs.csv runs.csv
@@ -19,6 +18,7 @@ fit runs.csv other.csv --law direct
 fit leverages.csv --law leverage --rows seed==1
 fit leverages.csv --law leverage --loss loss_c4
 fit runs.csv --law leverage
+fit runs.csv --law compute
 fit tasks.csv --law two-stage-linear
 fit tasks.csv --law repeated
 fit tasks.csv --law direct --task none
@@ -45,6 +45,9 @@ predict runs.csv --n 0 --experts 4
 predict runs.csv --n 1e9 --experts 4 --at tokens=1e9
 predict runs.csv --n 1e9 --experts 4 --at num_experts=4
 predict runs.csv --n 1e9 --experts 4 --at tokens
+predict runs.csv --n 1e9 --experts 4 --at tokens=
+predict runs.csv --n 1e9 --experts 4 --at tokens=many
+predict runs.csv --law dense
 plan runs.csv --next slope --flops 1e18 --experts 0
 plan runs.csv --next slope --memory 80GB
 plan runs.csv --next slope --no-published
@@ -77,6 +80,7 @@ inspect folder --transformers --split train --steps 1:8
 inspect folder --tokens 0
 report
 report folder other --full
+report folder --out paper
 report nowhere
 reproduce runs.csv --rows seed==9 --out paper
 reproduce runs.csv --huber 0 --out paper
@@ -102,6 +106,8 @@ downstream losses.csv --cut 1e18 --loss c4
 downstream losses.csv --cut 1e18 --ratio 100
 downstream losses.csv --cut 1e18 --ratio 0
 predict whole.csv --n inf --experts 2
+predict runs.csv --n 1e9 --at num_experts=2.5
+predict runs.csv --law routed-utilisation --teraflops inf --utilisation 1
 predict whole.csv --law dense --n 1e8 --experts 4
 predict whole.csv --law separable --n 1e8 --experts 4 --router Top-K
 predict whole.csv --law per-size --n 2e8 --experts 4
@@ -109,6 +115,7 @@ predict runs.csv --law routed-utilisation --teraflops 1 --utilisation 1
 evaluate folder --corpus text --routing file.npz
 generate nowhere
 generate nowhere --tokens 0
+generate nowhere --tokens 1000001
 generate nowhere --seed -1
 generate nowhere --temperature -0.5
 generate nowhere --temperature inf
@@ -126,6 +133,7 @@ predict --law direct
 predict --law direct --at flops=1e20 --router Hash
 predict --law direct --at flops=1e20 flops=1e21
 predict --law direct --at flops=1e20 --huber 0.1
+predict --law leverage --at activation=3 tian_granularity=8 flops=1e22
 downstream --cut 0
 downstream --ratio nan
 downstream --least-gain 1
@@ -150,6 +158,8 @@ fit tasks.csv --law direct
 fit tasks.csv --law direct --guess-rate 1
 fit tasks.csv --law direct --floor 1
 fit losses.csv --law two-stage-linear --guess-rate 0.5
+fit losses.csv --law direct --intervals hc3
+fit runs.csv --intervals hc3 --huber 1e-3
 fit losses.csv --law two-stage-linear --loss c4
 fit losses.csv --law direct
 fit tasks.csv --law hoffmann

@@ -11,6 +11,7 @@ from ...findings.style import (
     INK,
     colour_among,
     colour_of,
+    label_rows,
     panel_grid,
     shared_legend,
     size_name,
@@ -43,8 +44,7 @@ def training_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
         if tops:
             with_room(panel, tops, 0.04, 0.04)
         panel.set(title=f"N = {size_name(results, size)}", xlabel=TOKENS, xlim=(0, None))
-        if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel(NATS)
+    label_rows(panels, NATS)
     shared_legend(figure, panels, columns=5)
     return figure
 
@@ -111,8 +111,7 @@ def load_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
     for panel, load in zip(panels, shown.values(), strict=True):
         _load_panel(panel, load, colour_of(results, load.router), highest)
         panel.set_title(f"{router_name(load.router)}, E = {load.experts}")
-        if panel.get_subplotspec().is_first_col():
-            panel.set_ylabel(SHARES)
+    label_rows(panels, SHARES)
     return figure
 
 

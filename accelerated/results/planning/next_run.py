@@ -13,7 +13,7 @@ import numpy as np
 
 from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked, NextRun, interval_of, next_runs
 
-from ..blocks import NOT_DETERMINED, Block, Table, count, exponent, figure, percent, text, to_html, undetermined
+from ..blocks import NOT_DETERMINED, Block, Table, count, exponent, figure, percent, shown_as, undetermined
 from ..encoding import plain
 from ..fit import LEVEL, Fit
 from ..prediction import LETTERS
@@ -48,6 +48,7 @@ class Proposal(NamedTuple):
     trained: bool  # whether the table already has this cell
 
 
+@shown_as(lambda runs: next_blocks(runs))
 class NextRuns(NamedTuple):
     """Possible runs, each with the interval of the requested number after this run.
 
@@ -84,12 +85,6 @@ class NextRuns(NamedTuple):
         at = dict(zip(self.fit.law.columns, each.run.at, strict=True))
         of_now = each.run.width / self.now.width if math.isfinite(self.now.width) else None
         return {"at": at, "flops": each.flops} | _ends(each.run) | {"of_now": of_now, "trained": each.trained}
-
-    def __repr__(self) -> str:
-        return text(next_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return to_html(next_blocks(self))
 
 
 def propose(

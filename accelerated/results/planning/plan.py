@@ -10,7 +10,7 @@ from ...laws.catalogue import LAWS
 from ...laws.planning import Budget
 from ...tables.schema import DENSE
 from ...wording import by_reason, plural
-from ..blocks import Block, Heading, Notes, Table, count, exponent, figure, percent, span, text, to_html
+from ..blocks import Block, Heading, Notes, Table, count, exponent, figure, percent, shown_as, span
 from ..encoding import interval, plain
 from ..fit import LEVEL
 from ..misfit import floor_lines
@@ -47,6 +47,7 @@ REASONS = 3
 NO_RUNS = "no intervals and no wins, because the runs behind the printed coefficients are not available"
 
 
+@shown_as(lambda plan: plan_blocks(plan))
 class Plan(NamedTuple):
     """The rankings of one budget.
 
@@ -117,12 +118,6 @@ class Plan(NamedTuple):
         """The isoFLOP profiles of the table."""
         return [profile for ranking in self.rankings for profile in ranking.profiles]
 
-    def __repr__(self) -> str:
-        return text(plan_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return to_html(plan_blocks(self))
-
 
 def plan_of(budget: Budget, tokens: float | None, level: float, rankings: list[Ranking], *of_table) -> Plan:
     """Return the plan of some rankings. Raise `InputError` with the first reason if no model fits the budget."""
@@ -190,9 +185,8 @@ def plan_blocks(plan: Plan, top: int | None = 10) -> list[Block]:
     for ranking in plan.rankings:
         blocks.append(Heading(heading(ranking, plan.table, plan.loss)))
         if ranking.lines:
-            heads = _titles(ranking, plan.level)
-            rows = [_cells(ranking, i + 1, line) for i, line in enumerate(ranking.lines[:top])]
-            blocks.append(Table(heads, rows, keys=3, words=(len(heads) - 1,)))
+            rows = [_cells(ranking, i + 1, line, plan.level) for i, line in enumerate(ranking.lines[:top])]
+            blocks.append(Table([*rows[0]], [[*row.values()] for row in rows], keys=3, words=(len(rows[0]) - 1,)))
         else:
             blocks.append("no options")
         blocks.append(Notes(notes(ranking, top, plan.level, plan.recipe)))
@@ -210,34 +204,26 @@ def heading(ranking: Ranking, table: str, loss: str) -> str:
     return f"law {ranking.law}: fitted to {table}, {loss} ({runs} runs{shared})"
 
 
-def _titles(ranking: Ranking, level: float) -> list[str]:
-    shown = ["", "router", "E"] + ["k"] * _has_many(ranking) + ["G"] * _has_granularity(ranking)
-    shown += ["N", "P", "tokens", "FLOPs" if ranking.clock is None else "hours", "memory", "loss"]
-    if ranking.rows:
-        other = "no floor" if LAWS[ranking.law].has_floor else "with floor"
-        shown += [percent(level), *[other] * bool(ranking.form_words), "wins"]
-    return [*shown, "beyond runs"]
-
-
-def _cells(ranking: Ranking, place: int, line: Line) -> list[str]:
-    several = line.model.router == DENSE and len(ranking.rows) > 1
-    router = f"{DENSE} ({line.model.fit.name})" if several else line.model.router
-    shown = [str(place), router, f"{line.model.num_experts:g}"]
+def _cells(ranking: Ranking, place: int, line: Line, level: float) -> dict[str, str]:
+    """Return the cells of an option, by the headings of their columns."""
+    model, choice, total = line.model, line.choice, line.total_parameters
+    several = model.router == DENSE and len(ranking.rows) > 1
+    router = f"{DENSE} ({model.fit.name})" if several else model.router
+    cells = {"": str(place), "router": router, "E": f"{model.num_experts:g}"}
     if _has_many(ranking):
-        shown.append(f"{line.model.k:g}")
-    if _has_granularity(ranking):
-        shown.append("" if line.model.granularity is None else f"{line.model.granularity:g}")
-    choice = line.choice
-    total = "" if line.total_parameters is None else count(line.total_parameters)
-    memory = "" if line.total_parameters is None else f"{choice.memory / 1e9:.3g}GB"
-    spent = exponent(choice.flops) if ranking.clock is None else f"{choice.flops / HOUR:.3g}"
-    shown += [count(line.dense_parameters), total, count(choice.tokens), spent, memory]
-    shown.append(f"{choice.loss:.4f}")
+        cells["k"] = f"{model.k:g}"
+    if any(each.model.granularity not in (None, 1.0) for each in ranking.lines):
+        cells["G"] = figure(model.granularity, "g", "")
+    cells |= {"N": count(line.dense_parameters), "P": "" if total is None else count(total)}
+    spent = {"FLOPs": exponent(choice.flops)} if ranking.clock is None else {"hours": f"{choice.flops / HOUR:.3g}"}
+    cells |= {"tokens": count(choice.tokens)} | spent
+    cells |= {"memory": "" if total is None else f"{choice.memory / 1e9:.3g}GB", "loss": f"{choice.loss:.4f}"}
     if ranking.rows:
-        ends = "" if line.law_interval is None else span(line.law_interval, ".3f")
-        shown += [ends, *[figure(line.other, ".4f")] * bool(ranking.form_words)]
-        shown.append("" if line.wins is None else percent(line.wins, ".0f"))
-    return [*shown, _beyond_words(line)]
+        cells[percent(level)] = "" if line.law_interval is None else span(line.law_interval, ".3f")
+        if ranking.form_words:
+            cells["no floor" if LAWS[ranking.law].has_floor else "with floor"] = figure(line.other, ".4f")
+        cells["wins"] = "" if line.wins is None else percent(line.wins, ".0f")
+    return cells | {"beyond runs": _beyond_words(line)}
 
 
 def _beyond_words(line: Line) -> str:
@@ -351,10 +337,6 @@ def _has_many(ranking: Ranking) -> bool:
     models = [line.model for line in ranking.lines]
     kinds = {(model.router, model.num_experts, model.granularity, model.k) for model in models}
     return len(kinds) > len({kind[:3] for kind in kinds})
-
-
-def _has_granularity(ranking: Ranking) -> bool:
-    return any(line.model.granularity not in (None, 1.0) for line in ranking.lines)
 
 
 def budget_words(budget, tokens: float | None, in_hours: bool = False) -> str:
