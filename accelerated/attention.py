@@ -26,8 +26,8 @@ from .shapes import ANY_FLOAT, number_of_distances, sizes_of, sizes_of_attention
 
 LEAST_HALF, QUERIES = 64, 256
 """Minimum number of queries of a half, and the number of queries of a part of a long sequence. Causal attention runs in
-parts, because a part needs no later key. For S = 2,048, a step compiled for a TPU v5e moves 404, 303, 267 and 281 GB
-with 2, 4, 8 and 16 parts (docs/scale.md)."""
+parts, because a part needs no later key. For S = 2,048, a step compiled for a TPU v5e moves 1.5, 1.1 and 1.05 times as
+many bytes with 2, 4 and 16 parts as with 8 (docs/scale.md)."""
 
 KEPT_WEIGHTS = 4
 """Largest ratio of keys to head width at which the backward pass keeps weights (as much memory as a hidden layer)."""
