@@ -12,7 +12,7 @@ from ..results.encoding import dumps
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Make the folder of --out for what is written in the `with` block. Figures have our style.
+    """Make the folder of --out. What the `with` block draws has our style, and its errors of writing name the flag.
 
     Raises:
         InputError: the folder cannot be made or written.

@@ -373,7 +373,8 @@ def _check_kinds(frame, rows: np.ndarray, problems: Problems) -> None:
         ("total_parameter_count", routed & (more == 0), "above dense_parameter_count, since the run is routed"),
     ]
     for name in filter(dense_cells, frame):
-        says = [cell for cell in frame[name].unique() if str(cell).strip().casefold() in dense_cells(name)]
+        means = dense_cells(name)
+        says = [cell for cell in frame[name].unique() if str(cell).strip().casefold() in means]
         mask = ~dense & (experts > 1) & frame[name].isin(says).to_numpy()
         checks.append((name, mask, "a routed run, since num_experts is above 1; a dense run has 1"))
     for name, mask, needed in checks:

@@ -83,9 +83,9 @@ def evaluate_task(
         {"router", "task": its name, "kind": "choice" or "last word", "questions": n, "guess_rate", "accuracy",
         "standard_error" (None with one question), "accuracy_per_token" and "accuracy_per_character" with their
         "standard_error_..." (choice only), "log_likelihood": mean log-likelihood of the right answer, nats, "cut":
-        number of truncated contexts, "params": N without the embedding, "tokens": training tokens of the weights, with
-        those of earlier runs, and "flops": three times the FLOPs of their forward passes (neither for the weights of
-        another program), and "loss_NAME": the losses of the run's evaluation at the step of the checkpoint}.
+        number of truncated contexts, "params": N without the embedding, "tokens": training tokens of the weights, also
+        in earlier runs, "flops": three times the FLOPs of their forward passes, and "loss_NAME": the losses of the
+        run's evaluation at the step of the checkpoint}. Weights of another program have no tokens and no FLOPs.
 
     Raises:
         InputError: the folder has no run, a line of the task cannot be read, or the model needs several texts at a
