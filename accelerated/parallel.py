@@ -19,6 +19,8 @@ number of devices. On TPU the group "shard" works in the same way, too: buffers 
 
 import functools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -73,6 +75,44 @@ class Spread(NamedTuple):
     def balanced_over(self) -> tuple[str, ...] | None:
         """Return the axes over which the tokens of a balancing group are sharded; None if one device has all tokens."""
         return self.batch if self.group == "global" else None
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("whole", "part"), meta_fields=("total",))
+@dataclass(frozen=True)
+class SummedWeight:
+    """A weight of all blocks whose gradient is summed over devices in the backward pass of each block.
+
+    So a device stores its part of the sum for all blocks, but the whole gradient of only one block. Differentiate with
+    respect to `part`.
+
+    Attributes:
+        whole: [L, ...], the weight on this device
+        part: [L, ...], zeros in the shape of this device's part of the sum
+        total: (gradient of one block) -> this device's part of the sum
+    """
+
+    whole: jax.Array
+    part: jax.Array
+    total: Callable
+
+
+def is_summed(node) -> bool:
+    """Return whether a node of a parameter tree is a `SummedWeight`."""
+    return isinstance(node, SummedWeight)
+
+
+def in_block(tree):
+    """Return the weights of one block as arrays; here, a `SummedWeight` has no axis L."""
+    return jax.tree.map(lambda node: _weight(node) if is_summed(node) else node, tree, is_leaf=is_summed)
+
+
+def _weight(node: SummedWeight) -> jax.Array:
+    @jax.custom_vjp
+    def weight(whole, part):
+        return whole
+
+    weight.defvjp(lambda whole, part: (whole, None), lambda _, gradient: (None, node.total(gradient)))
+    return weight(node.whole, node.part)
 
 
 def psum(x: jax.Array, *, axis_name=None) -> jax.Array:

@@ -37,7 +37,7 @@ from .cross_entropy import summed_log_probability
 from .errors import InputError
 from .normalise import normalise
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
-from .parallel import Spread
+from .parallel import Spread, in_block
 from .products import dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
@@ -328,10 +328,11 @@ def _in_dtype(params: dict, dtype) -> dict:
 
     A loop over blocks then stacks gradients in this dtype, and not in float32.
     """
-    kept = ("norm", "router", "bias", "baseline", "log_temperature")
+    kept = ("norm", "router", "bias", "baseline", "log_temperature", "part")  # `part` of a `SummedWeight`
 
     def convert(path, leaf):
-        return leaf if any(name in part.key for part in path for name in kept) else leaf.astype(dtype)
+        place = jax.tree_util.keystr(path)
+        return leaf if any(name in place for name in kept) else leaf.astype(dtype)
 
     return jax.tree_util.tree_map_with_path(convert, params)
 
@@ -372,12 +373,12 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
         return output, done[1:]
 
     def dense_block(h, layer):
-        block, ffn = layer
+        block, ffn = in_block(layer)
         h = _attend(block, h, seen)
         return h + dense(ffn, layer_norm(block["ffn_norm"], h)), None
 
     def special_block(h, layer, config=config):
-        block, special = layer
+        block, special = in_block(layer)
         h = _attend(block, h, seen)
         x = layer_norm(block["ffn_norm"], h)
         output, rest = routed(special, x, config) if config.num_routed else (dense(special.ffn, x), ())
@@ -411,7 +412,7 @@ def _run_groups(h, params, special: _Special, layout: str, dense_block, parts: l
         dense_block: (h, (block, FFN)) -> (h, None).
         parts: the functions (h, (block, `_Special`)) -> (h, rest), each with the number of special blocks that it runs.
     """
-    num_groups, blocks, dense = len(special.ffn["up"]), params["blocks"], params.get("dense_ffn")
+    num_groups, blocks, dense = len(jax.tree.leaves(special.ffn)[0]), params["blocks"], params.get("dense_ffn")
 
     def part(tree, which):
         return jax.tree.map(lambda leaf: leaf[which], tree)

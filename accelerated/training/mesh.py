@@ -25,23 +25,33 @@ devices use the same bias of the experts (see `routed_block.decide`).
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout as MemoryLayout
+from jax.experimental.layout import with_layout_constraint
 from jax.experimental.mesh_utils import create_device_mesh
 
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh, why_not
-from ..parallel import GROUPS, Spread
+from ..parallel import GROUPS, Spread, SummedWeight, is_summed
 
 BATCH_AXES = ("data", "expert")
 """The axes that split the sequences."""
 
+OF_BLOCKS = ("blocks", "dense_ffn", "wide_ffn", "routed_ffn")
+"""Names of the weights with a leading axis over blocks."""
+
 RAGGED_UP_TO = {"TPU v5 lite": 16}
 """By kind of device, the most devices with `ragged_all_to_all`. With more chips of v5e, libtpu 0.0.42.1 refuses it
 ("limited ICI routing")."""
+
+SUBLANES, LANES = 8, 128
+"""The height and width of a tile on a TPU."""
 
 P = jax.P
 
@@ -135,20 +145,28 @@ class Layout:
         """Return the sharding of batches [n, b, S + 1]."""
         return jax.NamedSharding(self.mesh, P(None, BATCH_AXES))
 
-    def sum_gradients(self, gradients: dict) -> dict:
-        """Return this device's part of the sum of the gradients over all devices. Call it inside `jax.shard_map`."""
+    def _total(self, gradient: jax.Array, spec: P, cut: P) -> jax.Array:
+        """Return this device's part of the sum of a gradient over all devices. Call it inside `jax.shard_map`."""
+        axes = _free_batch_axes(spec)
+        further = [i for i, axis in enumerate(cut) if axis is not None and (i >= len(spec) or axis != spec[i])]
+        if further:
+            gradient = _scattered(gradient, axes, further[0], self.mesh)
+        else:
+            gradient = jax.lax.psum(gradient, axes)
+        return gradient if "model" in spec or self.shape.model == 1 else jax.lax.psum(gradient, "model")
 
-        def total(gradient, spec, cut):
-            axes = _free_batch_axes(spec)
-            further = [i for i, axis in enumerate(cut) if i >= len(spec) or axis != spec[i]]
-            further = [i for i in further if cut[i] is not None]
-            if further:
-                gradient = _scattered(gradient, axes, further[0], self.mesh)
-            else:
-                gradient = jax.lax.psum(gradient, axes)
-            return gradient if "model" in spec or self.shape.model == 1 else jax.lax.psum(gradient, "model")
+    def _in_blocks(self, path, weight: jax.Array, spec: P, cut: P) -> jax.Array | SummedWeight:
+        """Return a weight of all blocks as a `SummedWeight`, if each device needs a part of the sum of each block."""
+        parts = math.prod(getattr(self.shape, axis) for axis in _free_batch_axes(spec))
+        if path[0].key not in OF_BLOCKS or weight.ndim < 3 or parts == 1 or spec == cut or cut[0] is not None:
+            return weight
+        of_block = P(*spec[1:]), P(*cut[1:])
 
-        return jax.tree.map(total, gradients, self.params, self.moments)
+        def total(gradient):
+            return self._total(gradient.astype(weight.dtype), *of_block)
+
+        part = jax.eval_shape(total, weight[0])
+        return SummedWeight(weight, jnp.zeros((len(weight), *part.shape), part.dtype), total)
 
     def differentiate(self, objective):
         """Return a function (params, tokens, noise, hidden, table) -> (numbers, gradients) on the whole mesh.
@@ -160,13 +178,22 @@ class Layout:
         rows = P(BATCH_AXES)
 
         def on_device(params, tokens, noise, hidden, table):
-            def share(params):
-                loss, numbers = objective(params, tokens, noise, hidden, table, self.spread)
+            weights = jax.tree_util.tree_map_with_path(self._in_blocks, params, self.params, self.moments)
+            weights, tree = jax.tree.flatten(weights, is_leaf=is_summed)
+
+            def share(variables):
+                pairs = zip(weights, variables, strict=True)
+                now = [replace(weight, part=each) if is_summed(weight) else each for weight, each in pairs]
+                loss, numbers = objective(tree.unflatten(now), tokens, noise, hidden, table, self.spread)
                 return loss / self.shape.devices(), numbers
 
-            gradients, numbers = jax.grad(share, has_aux=True)(params)
+            variables = [weight.part if is_summed(weight) else weight for weight in weights]
+            gradients, numbers = jax.grad(share, has_aux=True)(variables)
+            specs = (jax.tree.leaves(specs) for specs in (self.params, self.moments))
+            each = zip(weights, gradients, *specs, strict=True)
+            sums = [one if is_summed(weight) else self._total(one, *cuts) for weight, one, *cuts in each]
             mean = jax.tree.map(lambda number: jax.lax.pmean(number, BATCH_AXES), numbers)
-            return mean, self.sum_gradients(gradients)
+            return mean, tree.unflatten(sums)
 
         return jax.shard_map(
             on_device,
@@ -175,6 +202,24 @@ class Layout:
             out_specs=(P(), self.moments),
             check_vma=False,
         )
+
+    def join(self, params: dict) -> dict:
+        """Return the weights from their parts, which have the sharding of the moments: the all-gather of a step.
+
+        XLA on TPU would gather all weights at once, in an order of their numbers that suits the gather, and copy them.
+        So one weight waits for the one before. In the order of the program's arguments, a loop over steps needs no
+        second copy of the weights.
+        """
+        parts, tree = jax.tree.flatten(params)
+        shardings, weights = jax.tree.leaves(self.sharding(self.params)), []
+        for part, sharding in zip(parts, shardings, strict=True):
+            if weights:
+                part, weights[-1] = jax.lax.optimization_barrier((part, weights[-1]))
+            weight = jax.lax.with_sharding_constraint(part, sharding)
+            if self.mesh.devices.flat[0].platform == "tpu":
+                weight = with_layout_constraint(weight, _layout_of_argument(weight.shape))
+            weights.append(weight)
+        return tree.unflatten(weights)
 
     def evaluate(self, of_batch):
         """Return a function (params, tokens, hidden, table) -> (losses [b, S], load) on the whole mesh.
@@ -196,16 +241,24 @@ def _free_batch_axes(spec: P) -> tuple[str, ...]:
     return tuple(axis for axis in BATCH_AXES if axis not in spec)
 
 
+def _layout_of_argument(shape: tuple[int, ...]) -> MemoryLayout:
+    """Return libtpu's order of an argument: its last axis that fills whole tiles is the fastest."""
+    axes = list(range(len(shape)))
+    filling = [i for i in axes if shape[i] % LANES == 0]
+    if filling:
+        axes.append(axes.pop(filling[-1]))
+    return MemoryLayout(tuple(axes))
+
+
 def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int, mesh: jax.sharding.Mesh) -> jax.Array:
     """Return this device's part of a sum over axes.
 
     XLA on TPU makes an all-reduce, which stores the whole sum and sends twice as much, of a scatter over two axes or
-    over all devices, and of one whose dimension is not among the last two. So each axis is summed alone; an axis of all
-    devices is summed over the columns and then over the rows of a rectangle.
+    over all devices. So each axis is summed alone; an axis of all devices is summed over the columns and then over the
+    rows of a rectangle.
     """
-    rest = gradient.shape[dimension + 1 :]
-    if len(rest) > 1:
-        gradient = gradient.reshape(*gradient.shape[: dimension + 1], -1)
+    shape = gradient.shape
+    part = gradient.reshape(math.prod(shape[:dimension]), shape[dimension], -1)
     for axis in axes:
         numbers, groups = np.arange(mesh.shape[axis]), [None]
         if mesh.size == len(numbers) and mesh.devices.flat[0].platform == "tpu":
@@ -213,6 +266,22 @@ def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int, mesh:
             rows = numbers.reshape(-1, width)
             groups = [rows.T.tolist(), rows.tolist()] if width > 1 else groups
         for group in groups:
-            options = {"scatter_dimension": dimension, "axis_index_groups": group, "tiled": True}
-            gradient = jax.lax.psum_scatter(gradient, axis, **options)
-    return gradient.reshape(*gradient.shape[: dimension + 1], *rest)
+            part = _scattered_once(part, axis, group, len(group[0]) if group else len(numbers))
+    return part.reshape(*shape[:dimension], -1, *shape[dimension + 1 :])
+
+
+def _scattered_once(whole: jax.Array, axis: str, group: list | None, number: int) -> jax.Array:
+    """Return this device's part of a sum of [a, n, b] over `number` devices: [a, n / number, b].
+
+    XLA on TPU makes an all-reduce of this, too, if the part is no multiple of a tile, or if n is not among the last two
+    dimensions. Then n comes first, before rows of LANES numbers, and is no dimension of a tile.
+    """
+    options = {"axis_name": axis, "axis_index_groups": group, "tiled": True}
+    a, n, b = whole.shape
+    if n // number % (LANES if b == 1 else SUBLANES) == 0:
+        kept = [size for size in (a, n, b) if size > 1]
+        part = jax.lax.psum_scatter(whole.reshape(kept), scatter_dimension=int(a > 1), **options)
+        return part.reshape(a, -1, b)
+    first = jnp.moveaxis(whole, 1, 0)
+    rows = first.reshape(n, -1, LANES if a * b % LANES == 0 else a * b)
+    return jnp.moveaxis(jax.lax.psum_scatter(rows, **options).reshape(-1, a, b), 0, 1)

@@ -201,7 +201,7 @@ def compiled_steps(config: TrainConfig, base_method: str = "host", layout: Layou
         if layout is None:  # `cond` saves a copy of the state that `where` needs
             state = jax.lax.cond(taken, change, lambda state, *_: state, *operands)
         else:  # no `cond`: a collective inside it would wait forever if devices took different branches
-            state = jax.tree.map(functools.partial(jnp.where, taken), change(*operands), state)
+            state = change(*operands, taken=taken)
         return (state, left), metrics
 
     @functools.partial(jax.jit, donate_argnames="state")
@@ -244,14 +244,19 @@ def _look(state: TrainState, now: tuple, given: RunInputs, config: TrainConfig, 
 
 
 def _changed(
-    state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings
+    state: TrainState, numbers: BatchNumbers, gradient, rate, norm, *, config, layout, shardings, taken=True
 ) -> TrainState:
+    """Return the state after a batch. On a mesh, a batch that is not `taken` changes nothing."""
     updates, opt_state = optimizer(config, rate, norm).update(gradient, state.optimizer, state.params)
+    if layout is None:
+        return TrainState(carry_bias(optax.apply_updates(state.params, updates), numbers), opt_state)
+    # This chooses parts of updates. A choice of whole weights would need the old weights beside the new ones.
+    updates = jax.tree.map(lambda update: jnp.where(taken, update, -0.0), updates)  # x + -0.0 is x, also if x is -0.0
     params = optax.apply_updates(state.params, updates)
-    if layout is not None:  # the one all-gather of a step makes the updated parts whole
-        params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
-    state = TrainState(carry_bias(params, numbers), opt_state)
-    return state if layout is None else jax.lax.with_sharding_constraint(state, shardings)
+    params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
+    chosen = functools.partial(jax.tree.map, lambda new, old: new if new is old else jnp.where(taken, new, old))
+    opt_state = jax.lax.with_sharding_constraint(chosen(opt_state, state.optimizer), shardings.optimizer)
+    return TrainState(layout.join(chosen(carry_bias(params, numbers), params)), opt_state)
 
 
 def wait_for(metrics: StepMetrics, begun: float) -> None:
