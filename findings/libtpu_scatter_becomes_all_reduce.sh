@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# libtpu 0.0.42.1: a `psum_scatter` becomes an all-reduce, which sends twice as much, for three harmless reasons.
+# libtpu 0.0.42.1: a `psum_scatter` becomes an all-reduce, which sends twice as much, for four harmless reasons.
 #
 # - The sum is over two mesh axes at a time. Two sums, one axis after the other, stay reduce-scatters and give the same
 #   parts.
 # - The sum is over one axis that has all devices. Two sums over the columns and the rows of a rectangle of devices
 #   (`axis_index_groups`) stay reduce-scatters.
 # - The scattered dimension is not one of the last two, such as d of [L, d, heads, 64]. Merge the heads first.
+# - A part has fewer rows than a tile, 8. The same numbers stay a reduce-scatter if the scattered dimension comes first,
+#   before 8 rows of the rest, such as [n, 8, 64] instead of [n, 512].
 #
-# A fourth case only looks like it. If a part is not a multiple of the tile, such as 32,000 rows of an embedding over four
+# A fifth case only looks like it. If a part is not a multiple of the tile, such as 32,000 rows of an embedding over four
 # devices (8,000 is not a multiple of 128), the text has a padded all-reduce, but in a computation with the name
 # "all-reduce-scatter", whose emitter is AllReduceScatterFusion: it is a scatter. A search for "all-reduce" miscounts it.
 #
@@ -72,6 +74,8 @@ print("merged heads, both axes at once:", *collectives((8, 512, 512), 1, at_once
 print("all devices at once:", *on_one_axis([None]))
 print("all devices, columns and then rows:", *on_one_axis([columns, rows]))
 print("heads apart:", *collectives((8, 512, 8, 64), 1, one_by_one))
+print("parts of 16 and then 4 rows:", *collectives((64, 512), 0, one_by_one))
+print("the same before 8 rows of the rest:", *collectives((64, 8, 64), 0, one_by_one))
 print("columns of an embedding:", *collectives((32000, 512), 1, one_by_one))
 print("rows of an embedding:", *collectives((32000, 512), 0, one_by_one))
 PYTHON
@@ -82,6 +86,8 @@ merged heads, both axes at once: all-reduce
 all devices at once: all-reduce
 all devices, columns and then rows: reduce-scatter reduce-scatter
 heads apart: all-reduce all-reduce
+parts of 16 and then 4 rows: reduce-scatter all-reduce
+the same before 8 rows of the rest: reduce-scatter reduce-scatter
 columns of an embedding: reduce-scatter reduce-scatter
 rows of an embedding: all-reduce all-reduce in an all-reduce-scatter'
 printf '%s\n' "$seen"

@@ -147,18 +147,17 @@ class Layout:
 
     def _total(self, gradient: jax.Array, spec: P, cut: P) -> jax.Array:
         """Return this device's part of the sum of a gradient over all devices. Call it inside `jax.shard_map`."""
-        axes = _free_batch_axes(spec)
-        further = [i for i, axis in enumerate(cut) if axis is not None and (i >= len(spec) or axis != spec[i])]
-        if further:
-            gradient = _scattered(gradient, axes, further[0], self.mesh)
-        else:
+        axes, dimension = _free_batch_axes(spec), _further(spec, cut)
+        if dimension is None:
             gradient = jax.lax.psum(gradient, axes)
+        else:
+            gradient = _scattered(gradient, axes, dimension, self.mesh)
         return gradient if "model" in spec or self.shape.model == 1 else jax.lax.psum(gradient, "model")
 
     def _in_blocks(self, path, weight: jax.Array, spec: P, cut: P) -> jax.Array | SummedWeight:
         """Return a weight of all blocks as a `SummedWeight`, if each device needs a part of the sum of each block."""
         parts = math.prod(getattr(self.shape, axis) for axis in _free_batch_axes(spec))
-        if path[0].key not in OF_BLOCKS or weight.ndim < 3 or parts == 1 or spec == cut or cut[0] is not None:
+        if path[0].key not in OF_BLOCKS or weight.ndim < 3 or parts == 1 or _further(spec, cut) in (None, 0):
             return weight
         of_block = P(*spec[1:]), P(*cut[1:])
 
@@ -210,16 +209,25 @@ class Layout:
         So one weight waits for the one before. In the order of the program's arguments, a loop over steps needs no
         second copy of the weights.
         """
-        parts, tree = jax.tree.flatten(params)
-        shardings, weights = jax.tree.leaves(self.sharding(self.params)), []
-        for part, sharding in zip(parts, shardings, strict=True):
-            if weights:
-                part, weights[-1] = jax.lax.optimization_barrier((part, weights[-1]))
-            weight = jax.lax.with_sharding_constraint(part, sharding)
-            if self.mesh.devices.flat[0].platform == "tpu":
-                weight = with_layout_constraint(weight, _layout_of_argument(weight.shape))
-            weights.append(weight)
-        return tree.unflatten(weights)
+
+        def on_device(params):
+            parts, tree = jax.tree.flatten(params)
+            weights, specs = [], zip(jax.tree.leaves(self.params), jax.tree.leaves(self.moments), strict=True)
+            for part, (spec, cut) in zip(parts, specs, strict=True):
+                if weights:
+                    part, weights[-1] = jax.lax.optimization_barrier((part, weights[-1]))
+                dimension = _further(spec, cut)
+                if dimension is not None:
+                    part = jax.lax.all_gather(part, _free_batch_axes(spec), axis=dimension, tiled=True)
+                if self.mesh.devices.flat[0].platform == "tpu":
+                    part = with_layout_constraint(part, _layout_of_argument(part.shape))
+                weights.append(part)
+            return tree.unflatten(weights)
+
+        join = jax.shard_map(
+            on_device, mesh=self.mesh, in_specs=(self.moments,), out_specs=self.params, check_vma=False
+        )
+        return join(params)
 
     def evaluate(self, of_batch):
         """Return a function (params, tokens, hidden, table) -> (losses [b, S], load) on the whole mesh.
@@ -239,6 +247,12 @@ class Layout:
 
 def _free_batch_axes(spec: P) -> tuple[str, ...]:
     return tuple(axis for axis in BATCH_AXES if axis not in spec)
+
+
+def _further(spec: P, cut: P) -> int | None:
+    """Return the dimension that `cut` cuts and `spec` does not; None if there is none."""
+    dimensions = [i for i, axis in enumerate(cut) if axis is not None and (i >= len(spec) or axis != spec[i])]
+    return dimensions[0] if dimensions else None
 
 
 def _layout_of_argument(shape: tuple[int, ...]) -> MemoryLayout:
@@ -273,8 +287,8 @@ def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int, mesh:
 def _scattered_once(whole: jax.Array, axis: str, group: list | None, number: int) -> jax.Array:
     """Return this device's part of a sum of [a, n, b] over `number` devices: [a, n / number, b].
 
-    XLA on TPU makes an all-reduce of this, too, if the part is no multiple of a tile, or if n is not among the last two
-    dimensions. Then n comes first, before rows of LANES numbers, and is no dimension of a tile.
+    XLA on TPU makes an all-reduce of this, too, if a part does not fill tiles, or if n is not among the last two
+    dimensions. Then n comes first, before SUBLANES rows, and is no dimension of a tile.
     """
     options = {"axis_name": axis, "axis_index_groups": group, "tiled": True}
     a, n, b = whole.shape
@@ -282,6 +296,5 @@ def _scattered_once(whole: jax.Array, axis: str, group: list | None, number: int
         kept = [size for size in (a, n, b) if size > 1]
         part = jax.lax.psum_scatter(whole.reshape(kept), scatter_dimension=int(a > 1), **options)
         return part.reshape(a, -1, b)
-    first = jnp.moveaxis(whole, 1, 0)
-    rows = first.reshape(n, -1, LANES if a * b % LANES == 0 else a * b)
-    return jnp.moveaxis(jax.lax.psum_scatter(rows, **options).reshape(-1, a, b), 0, 1)
+    first = jnp.moveaxis(whole, 1, 0).reshape(n, math.gcd(SUBLANES, a * b), -1)
+    return jnp.moveaxis(jax.lax.psum_scatter(first, **options).reshape(-1, a, b), 0, 1)
