@@ -5,10 +5,11 @@
 
 Each router has two laws, fitted to all smaller sizes: the joint law of all budgets, which is the prediction, and the
 bounded law with a floor of the runs with the longest budget. Runs that do not copy are left out; copying.csv, in the
-folder of the table, has their copy gains.
+folder of the table, has their copy gains. The score also says how much of the errors the copy gain explains.
 """
 
 import argparse
+import collections
 import csv
 import datetime
 import json
@@ -30,18 +31,21 @@ GRID = read_grid(str(HERE / "study2.toml"))
 BOTH_EMBEDDINGS = 2
 RUNS = [(run.accounting().dense_parameters, run.steps * run.batch_size * run.sequence_length) for run in GRID.runs]
 LARGEST, LONGEST = max(RUNS)
-WIDTH = max(run.model.d_model for run in GRID.runs)
+ACTIVE = LARGEST + BOTH_EMBEDDINGS * GRID.runs[0].model.vocab_size * max(run.model.d_model for run in GRID.runs)
 LAWS = {"joint": None, "routed-bounded-floor": f"tokens == {LONGEST}"}
 """The law of the prediction, and the law of the longest budget, with the runs of each law."""
 
 LEAST_GAIN = 0.5
 """Least copy gain of a run that copies, in nats per token (see docs/study/copying.py)."""
 
+WEIGHTS = np.arange(0, 0.21, 0.02)
+"""Weights of the copy gain that `explained` compares."""
 
-def without_copying(path: Path) -> list[int]:
-    """Return the hyper_ids of the runs that do not copy, from a table of copy gains."""
-    with path.open() as file:
-        return [int(row["hyper_id"]) for row in csv.DictReader(file) if float(row["copy_gain"]) < LEAST_GAIN]
+
+def copy_gains(table: Path) -> dict[int, float]:
+    """Return the copy gain of each run, by hyper_id, from copying.csv in the folder of the results table."""
+    with table.with_name("copying.csv").open() as file:
+        return {int(row["hyper_id"]): float(row["copy_gain"]) for row in csv.DictReader(file)}
 
 
 def predictions(runs: results.Runs) -> list[dict]:
@@ -53,7 +57,6 @@ def predictions(runs: results.Runs) -> list[dict]:
     Raises:
         InputError: the runs of a router do not determine a law.
     """
-    active = LARGEST + BOTH_EMBEDDINGS * GRID.runs[0].model.vocab_size * WIDTH
     points = []
     for law, rows in LAWS.items():
         fits = runs.where(rows).fit(law)
@@ -61,7 +64,7 @@ def predictions(runs: results.Runs) -> list[dict]:
             raise InputError(f"{router}, {law}: {reason}")
         for D in sorted({D for _, D in RUNS} if rows is None else {LONGEST}):
             for E in sorted({run.model.experts for run in GRID.runs}):
-                at = {"active_parameters": active, "tokens": D} if rows is None else {"n": LARGEST}
+                at = {"active_parameters": ACTIVE, "tokens": D} if rows is None else {"n": LARGEST}
                 for prediction in fits.predict(experts=E, **at).predictions:
                     point = {"law": law, "router": prediction.fit.name, "E": E, "D": D, "loss": prediction.value}
                     points.append(point | {"run": [prediction.run.low, prediction.run.high]})
@@ -83,7 +86,7 @@ def register(table: Path, path: Path) -> None:
         wrong, odd = ("is missing", smaller - trained) if smaller - trained else ("came too early", trained - smaller)
         raise InputError(f"{table}: run {min(odd)} {wrong}; needed: all runs of the smaller sizes, none of the largest")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    left_out = without_copying(table.with_name("copying.csv"))
+    left_out = [i for i, gain in copy_gains(table).items() if gain < LEAST_GAIN]
     chosen = runs.where(f"hyper_id not in ({', '.join(map(str, [-1, *left_out]))})")
     head = {"written": now, "table_sha256": sha256(table.read_bytes()).hexdigest(), "left_out": left_out}
     write_once(path, dumps(head | {"N": LARGEST, "points": predictions(chosen)}, indent=1) + "\n")
@@ -110,11 +113,46 @@ def score(table: Path, prediction: dict) -> dict:
     for law in LAWS:
         scored = [point for point in points if point["law"] == law and point["measured"]]
         if scored:
-            percents, inside = (np.concatenate([point[name] for point in scored]) for name in ("percent", "inside"))
-            rmsle = float(np.sqrt(np.mean(np.log10(1 + percents / 100) ** 2)))
-            mean = {"mean_percent": float(np.mean(np.abs(percents))), "rmsle": rmsle, "inside": float(np.mean(inside))}
-            laws[law] = {"runs": len(percents)} | mean
-    return {"written": prediction["written"], "points": points, "laws": laws}
+            laws[law] = summary(scored)
+    return {"written": prediction["written"], "points": points, "laws": laws, "copying": explained(table)}
+
+
+def summary(points: list[dict]) -> dict[str, float]:
+    """Return the errors of measured points: {"runs", "mean_percent", "rmsle", "inside"} (see `score`)."""
+    percents, inside = (np.concatenate([point[name] for point in points]) for name in ("percent", "inside"))
+    rmsle = float(np.sqrt(np.mean(np.log10(1 + percents / 100) ** 2)))
+    mean = float(np.mean(np.abs(percents)))
+    return {"runs": len(percents), "mean_percent": mean, "rmsle": rmsle, "inside": float(np.mean(inside))}
+
+
+def explained(table: Path) -> list[dict]:
+    """Return how much of the errors the copy gain explains: an experiment after the score, not a prediction.
+
+    The joint law of each router is fitted to loss + weight * copy gain of all smaller runs, with the weight that suits
+    these runs best. The predicted losses of the largest size then use the copy gains measured there.
+
+    Returns:
+        [{"router", "weight", "rmsle": of the fits without and with the weight, "points": [{"E", "D", "percent": errors
+        of the mean over seeds, without and with the weight}]}].
+    """
+    runs, size, fits = results.read(table), "dense_parameter_count", collections.defaultdict(dict)
+    frame = runs.frame.assign(copy_gain=runs.frame["hyper_id"].map(copy_gains(table)))
+    measured = results.Runs(frame[frame[size] == LARGEST], table).last
+    for weight in WEIGHTS:
+        adjusted = frame.assign(adjusted=frame["loss_validation"] + weight * frame["copy_gain"])
+        for fit in results.Runs(adjusted, table, f"{size} < {LARGEST}", "adjusted").fit("joint"):
+            fits[fit.name][weight] = fit
+    entries = []
+    for router, of_weight in fits.items():
+        weights, points = (0, min(of_weight, key=lambda weight: of_weight[weight].rmsle)), []
+        rows = measured[measured["router_type"].isin([router, DENSE])].groupby(["num_experts", "tokens"])
+        for (E, D), seeds in rows[["loss_validation", "copy_gain"]].mean().iterrows():
+            at = {"experts": E, "active_parameters": ACTIVE, "tokens": D}
+            losses = [of_weight[weight].predict(**at).value - weight * seeds["copy_gain"] for weight in weights]
+            points.append({"E": E, "D": D, "percent": [100 * (seeds["loss_validation"] / loss - 1) for loss in losses]})
+        rmsle = [of_weight[weight].rmsle for weight in weights]
+        entries.append({"router": router, "weight": weights[1], "rmsle": rmsle, "points": points})
+    return entries
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,13 +6,14 @@ last step: means over the seeds that copy or, in brackets, over all seeds if non
 """
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas
-from forecast import HERE, LEAST_GAIN, RUNS
+from forecast import HERE, LAWS, LEAST_GAIN, RUNS, summary
 
 from routelaws.accelerated import results
 from routelaws.accelerated.results.blocks import Table, markdown
@@ -82,6 +83,44 @@ def prediction(folder: Path) -> str:
     return markdown([Table(["router", "E", "tokens", "predicted", "95 % of runs", "measured", "error"], rows)])
 
 
+def score(folder: Path) -> str:
+    """Return the errors of both laws: of all models, and of the dense and routed models of each router's law."""
+    if not (folder / "score.json").exists():
+        return markdown(["The largest size is not scored yet."])
+    points = json.loads((folder / "score.json").read_text())["points"]
+    chosen = [("all", points), ("all but routed Hash", [p for p in points if p["router"] != "Hash" or p["E"] == 1])]
+    chosen += [("dense", [p for p in points if p["E"] == 1])]
+    chosen += [(f"routed {name}", [p for p in points if p["router"] == name and p["E"] > 1]) for name in ROUTERS]
+    rows = []
+    for name, some in chosen:
+        cells = []
+        for law in LAWS:
+            errors = summary([point for point in some if point["law"] == law])
+            cells += [
+                str(errors["runs"]),
+                f"{errors['mean_percent']:.2f} %",
+                f"{errors['rmsle']:.4f}",
+                f"{errors['inside']:.0%}",
+            ]
+        rows.append([name, *cells])
+    heads = ["runs", "mean error", "RMSLE", "within 95 %"]
+    return markdown([Table(["models", *heads, *(f"floor: {head}" for head in heads)], rows)])
+
+
+def copying_errors(folder: Path) -> str:
+    """Return the errors of laws fitted to all smaller runs, without and with the copy gain (`forecast.explained`)."""
+    if not (folder / "score.json").exists():
+        return markdown(["The largest size is not scored yet."])
+    rows = []
+    for entry in json.loads((folder / "score.json").read_text())["copying"]:
+        errors = {(point["E"], point["D"]): point["percent"] for point in entry["points"]}
+        fit = [entry["router"], f"{entry['weight']:.2f}", "{:.4f}, {:.4f}".format(*entry["rmsle"])]
+        for E in sorted({E for E, _ in errors}):
+            cells = ("{:+.1f}, {:+.1f}".format(*errors[E, D]) if (E, D) in errors else "" for D in BUDGETS)
+            rows.append([*fit, f"{E:.0f}", *cells])
+    return markdown([Table(["router", "weight", "RMSLE", "E", *(f"{D / 1e6:.1f}M" for D in BUDGETS)], rows)])
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="folder of the page and its tables")
@@ -89,7 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     every, copying = losses_of(flags.folder)
     parts = {"losses": lambda: losses(every, copying), "gains": lambda: gains(copying)}
-    parts["prediction"] = lambda: prediction(flags.folder)
+    of_score = {"score": score, "copying": copying_errors, "prediction": prediction}
+    parts |= {name: functools.partial(table, flags.folder) for name, table in of_score.items()}
     remedy = "its tables; run python docs/study2/tables.py"
     return int(renew(flags.folder / "README.md", parts, flags.check, remedy))
 

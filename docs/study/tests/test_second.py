@@ -16,15 +16,23 @@ sys.path.insert(0, str(SECOND))
 import forecast  # noqa: E402
 import tables  # noqa: E402
 
+WEIGHT = 0.06
+"""Nats of loss for each nat of copy gain."""
+
 PLANTED = JointCoefficients(170.0, -0.45, -0.1, 0.0, 1.7e5, -0.8, 0.03, 0.0, 1.5, 300.0, 1.2)
 
 
+def copy_gain(i: int) -> float:
+    """Return the copy gain of a run; run 0 does not copy."""
+    return 0.1 if i == 0 else np.random.default_rng(1000 + i).uniform(2.3, 2.9)
+
+
 def losses(run, i: int) -> float:
-    """Return the loss of a run by the planted law, with noise."""
+    """Return the loss of a run by the planted law and its copy gain, with noise."""
     model, size = run.model, run.accounting().dense_parameters
     active, tokens = size + 2 * model.vocab_size * model.d_model, run.steps * run.batch_size * run.sequence_length
     noise = np.random.default_rng(i).normal(0, 0.001)
-    return float(predict_joint(active, tokens, model.experts, PLANTED)) * 10**noise
+    return float(predict_joint(active, tokens, model.experts, PLANTED)) * 10**noise + WEIGHT * (2.6 - copy_gain(i))
 
 
 def test_each_task_trains_one_size_with_all_its_budgets():
@@ -44,7 +52,8 @@ def test_a_planted_joint_law_is_registered_once_and_scored(tmp_path, capsys, wri
     grid = str(SECOND / "study2.toml")
     small, full = (write_study(tmp_path / f"{flag}.csv", losses, flag, grid) for flag in (False, True))
     out = ["--out", str(tmp_path)]
-    (tmp_path / "copying.csv").write_text("hyper_id,copy_gain\n0,0.1\n1,2.5\n")
+    gains = "".join(f"{i},{copy_gain(i)}\n" for i in range(len(forecast.GRID.runs)))
+    (tmp_path / "copying.csv").write_text(f"hyper_id,copy_gain\n{gains}")
     assert forecast.main(["register", str(full), *out]) == 2 and not (tmp_path / "prediction.json").exists()
     assert "came too early" in capsys.readouterr().err
     assert forecast.main(["register", str(small), *out]) == 0
@@ -60,6 +69,9 @@ def test_a_planted_joint_law_is_registered_once_and_scored(tmp_path, capsys, wri
     first = points[0]
     assert first["percent"] == pytest.approx([100 * (loss / first["loss"] - 1) for loss in first["measured"]])
     assert len(first["measured"]) == 2, "dense models have two seeds"
+    assert [entry["weight"] for entry in scored["copying"]] == pytest.approx([WEIGHT] * 3, abs=0.021)
+    errors = np.abs([point["percent"] for entry in scored["copying"] for point in entry["points"]]).mean(axis=0)
+    assert errors[1] < 0.7 * errors[0], "with the copy gain, only the noise is left"
     (tmp_path / "README.md").write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("gains", "prediction")))
     full.rename(tmp_path / "results.csv")
     assert tables.main([str(tmp_path), "--check"]) == 1 and tables.main([str(tmp_path)]) == 0
