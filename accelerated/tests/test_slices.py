@@ -1,6 +1,7 @@
 """Runs compiled for slices of TPUs; the tests need libtpu (pip install 'routelaws[tpu]')."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from routelaws.accelerated import cross_entropy
@@ -8,9 +9,11 @@ from routelaws.accelerated.commands.compile import words
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.hlo import Program
 from routelaws.accelerated.mesh_plan import parse_mesh, plan_device
+from routelaws.accelerated.parallel import in_block
 from routelaws.accelerated.target import platform, traced_for
 from routelaws.accelerated.training import slices
 from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.mesh import OF_BLOCKS
 from routelaws.accelerated.training.slices import compile_run, size_of_slice, slice_devices
 from routelaws.accelerated.training.step import open_layout, state_shapes
 
@@ -60,25 +63,37 @@ def test_a_layout_follows_its_devices(libtpu, name, mesh, ragged):
     assert open_layout(config, slice_devices(name)).spread.ragged == ragged
 
 
-@pytest.mark.parametrize("mesh", ["data=16", "data=4,expert=4"])
+def squares(params, tokens, *_):
+    """Return the sum of the squares of all weights, as a loss that runs block by block, and no numbers."""
+
+    def add(total, weights):
+        return total + sum((leaf**2).sum() for leaf in jax.tree.leaves(in_block(weights))), None
+
+    total = tokens.sum() * 0.0
+    for name, weights in params.items():
+        total = (jax.lax.scan(add, total, weights) if name in OF_BLOCKS else add(total, weights))[0]
+    return total, {}
+
+
+@pytest.mark.parametrize("mesh", ["data=16", "data=4,expert=4", "data=2,expert=4,model=2"])
 def test_each_device_gets_only_its_part_of_a_sum(libtpu, mesh):
-    """An all-reduce would store the whole sums in float32."""
+    """An all-reduce would store the whole sums in float32, and send twice as much."""
     config = from_mapping(RUN | {"mesh": mesh, "batch_size": 16, "blocks": 4})
     layout, shapes = open_layout(config, slice_devices("v5e:4x4")), state_shapes(config).params
-    sums = jax.shard_map(
-        layout.sum_gradients, mesh=layout.mesh, in_specs=(layout.params,), out_specs=layout.moments, check_vma=False
-    )
-    weights = jax.tree.map(
-        lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at),
-        shapes,
-        layout.sharding(layout.params),
-    )
-    sent = {"all-reduce": 0, "reduce-scatter": 0}
-    for each in Program(jax.jit(sums).lower(weights).compile().as_text()).collectives():
-        sent[each.kind] += each.sent
+    places = layout.sharding(layout.params)
+    weights = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, places)
+    tokens = jax.ShapeDtypeStruct((16, 256), jnp.int32)
+
+    def step(params, tokens):
+        return layout.join(layout.differentiate(squares)(params, tokens, None, None, None)[1])
+
+    sent = dict.fromkeys(("all-reduce", "reduce-scatter", "all-gather"), 0)
+    for each in Program(jax.jit(step).lower(weights, tokens).compile().as_text()).collectives():
+        sent[each.kind] += each.times * each.sent
     plan = plan_device(config.model, parse_mesh(mesh), 16, 256, "bfloat16")
-    assert sent["reduce-scatter"] == pytest.approx(plan.gradient_reduction, rel=0.1)
-    assert sent["all-reduce"] < 0.02 * sent["reduce-scatter"]
+    assert sent["reduce-scatter"] + sent["all-reduce"] == pytest.approx(plan.gradient_reduction, rel=0.1)
+    assert sent["all-gather"] == pytest.approx(plan.parameter_gather, rel=0.1)
+    assert sent["all-reduce"] < (0.5 if "model" in mesh else 0.15) * sent["reduce-scatter"]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Training on many devices: a mesh with the axes data, expert and model.
 
     axis     what is spread over it                                                        collectives
-    data     sequences; the optimizer's moments (ZeRO-1)                                   gradients are summed over it
+    data     sequences; sums of gradients, and the optimizer's moments (ZeRO-2)            gradients are summed over it
     expert   sequences; the experts of routed layers; moments of all other weights         all_to_all in routed layers
     model    attention heads, and the hidden units of dense FFNs and of every expert       two psums in each block
 
@@ -11,11 +11,12 @@ A mesh is written `data=2,expert=4`. An omitted axis has size 1. A step on a mes
        Devices along the expert axis exchange tokens: each token travels to its experts and back.
     2. Gradients are summed over the devices that hold the same weight: gradients of experts over data, and all other
        gradients over data and expert. The sum is a reduce-scatter: each device gets only the part of the sum that its
-       moments need.
+       moments need. The backward pass of a block sums the gradients of its matrices, so no device stores the gradients
+       of all blocks.
     3. Each device updates its part of the weights.
     4. An all-gather joins the parts of the weights, once per step.
 
-Steps 2 to 4 are ZeRO-1 (Rajbhandari et al. 2019, arXiv 1910.02054). If the moments of a weight cannot be cut into equal
+Steps 2 to 4 are ZeRO-2 (Rajbhandari et al. 2019, arXiv 1910.02054). If the moments of a weight cannot be cut into equal
 parts (`Layout`), every device updates the whole weight.
 
 A router balances the tokens of each device, or of all devices (`--balancing-group`). With "shard" a run on n devices
@@ -224,10 +225,8 @@ class Layout:
                 weights.append(part)
             return tree.unflatten(weights)
 
-        join = jax.shard_map(
-            on_device, mesh=self.mesh, in_specs=(self.moments,), out_specs=self.params, check_vma=False
-        )
-        return join(params)
+        specs = {"in_specs": (self.moments,), "out_specs": self.params}
+        return jax.shard_map(on_device, mesh=self.mesh, check_vma=False, **specs)(params)
 
     def evaluate(self, of_batch):
         """Return a function (params, tokens, hidden, table) -> (losses [b, S], load) on the whole mesh.
