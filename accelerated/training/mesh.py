@@ -134,7 +134,7 @@ class Layout:
         parts = int(np.prod([getattr(self.shape, axis) for axis in axes]))
         spec = [*spec] + [None] * (weight.ndim - len(spec))
         free = [i for i, axis in enumerate(spec) if axis is None and weight.shape[i] % parts == 0]
-        if free:
+        if free and parts > 1:
             spec[max(free, key=lambda i: i if weight.ndim == 2 else weight.shape[i])] = axes
         return P(*spec)
 
@@ -157,8 +157,7 @@ class Layout:
 
     def _in_blocks(self, path, weight: jax.Array, spec: P, cut: P) -> jax.Array | SummedWeight:
         """Return a weight of all blocks as a `SummedWeight`, if each device needs a part of the sum of each block."""
-        parts = math.prod(getattr(self.shape, axis) for axis in _free_batch_axes(spec))
-        if path[0].key not in OF_BLOCKS or weight.ndim < 3 or parts == 1 or _further(spec, cut) in (None, 0):
+        if path[0].key not in OF_BLOCKS or weight.ndim < 3 or not _further(spec, cut):
             return weight
         of_block = P(*spec[1:]), P(*cut[1:])
 
@@ -203,30 +202,44 @@ class Layout:
             check_vma=False,
         )
 
-    def join(self, params: dict) -> dict:
-        """Return the weights from their parts, which have the sharding of the moments: the all-gather of a step.
+    def _as_argument(self, weight: jax.Array) -> jax.Array:
+        """Return a weight in libtpu's order of an argument: its last axis that fills whole tiles is the fastest."""
+        if self.mesh.devices.flat[0].platform != "tpu":
+            return weight
+        axes = list(range(weight.ndim))
+        filling = [i for i in axes if weight.shape[i] % LANES == 0]
+        if filling:
+            axes.append(axes.pop(filling[-1]))
+        return with_layout_constraint(weight, MemoryLayout(tuple(axes)))
 
-        XLA on TPU would gather all weights at once, in an order of their numbers that suits the gather, and copy them.
-        So one weight waits for the one before. In the order of the program's arguments, a loop over steps needs no
-        second copy of the weights.
+    def join(self, parts: dict, params: dict) -> dict:
+        """Return the new weights from their parts, which have the sharding of the moments: the all-gather of a step.
+
+        XLA on TPU would gather all weights at once, and keep each gathered weight beside the old one. So the halves of
+        each weight are written over the old weight, each half after the one before.
+
+        Args:
+            parts: the new weights.
+            params: the old weights.
         """
 
-        def on_device(params):
-            parts, tree = jax.tree.flatten(params)
-            weights, specs = [], zip(jax.tree.leaves(self.params), jax.tree.leaves(self.moments), strict=True)
-            for part, (spec, cut) in zip(parts, specs, strict=True):
-                if weights:
-                    part, weights[-1] = jax.lax.optimization_barrier((part, weights[-1]))
-                dimension = _further(spec, cut)
-                if dimension is not None:
-                    part = jax.lax.all_gather(part, _free_batch_axes(spec), axis=dimension, tiled=True)
-                if self.mesh.devices.flat[0].platform == "tpu":
-                    part = with_layout_constraint(part, _layout_of_argument(part.shape))
-                weights.append(part)
+        def on_device(parts, params):
+            parts, tree = jax.tree.flatten(parts)
+            others = map(jax.tree.leaves, (params, self.params, self.moments))
+            weights, before = [], None
+            for part, weight, spec, cut in zip(parts, *others, strict=True):
+                dimension, middle = _further(spec, cut), len(part) // 2
+                halves = (slice(None, middle), slice(middle, None)) if dimension and middle else (slice(None),)
+                for half in halves:
+                    piece, before = jax.lax.optimization_barrier((part[half], before))
+                    if dimension is not None:
+                        piece = jax.lax.all_gather(piece, _free_batch_axes(spec), axis=dimension, tiled=True)
+                    weight = before = self._as_argument(weight.at[half].set(piece))
+                weights.append(weight)
             return tree.unflatten(weights)
 
-        specs = {"in_specs": (self.moments,), "out_specs": self.params}
-        return jax.shard_map(on_device, mesh=self.mesh, check_vma=False, **specs)(params)
+        specs = {"in_specs": (self.moments, self.params), "out_specs": self.params}
+        return jax.shard_map(on_device, mesh=self.mesh, check_vma=False, **specs)(parts, params)
 
     def evaluate(self, of_batch):
         """Return a function (params, tokens, hidden, table) -> (losses [b, S], load) on the whole mesh.
@@ -252,15 +265,6 @@ def _further(spec: P, cut: P) -> int | None:
     """Return the dimension that `cut` cuts and `spec` does not; None if there is none."""
     dimensions = [i for i, axis in enumerate(cut) if axis is not None and (i >= len(spec) or axis != spec[i])]
     return dimensions[0] if dimensions else None
-
-
-def _layout_of_argument(shape: tuple[int, ...]) -> MemoryLayout:
-    """Return libtpu's order of an argument: its last axis that fills whole tiles is the fastest."""
-    axes = list(range(len(shape)))
-    filling = [i for i in axes if shape[i] % LANES == 0]
-    if filling:
-        axes.append(axes.pop(filling[-1]))
-    return MemoryLayout(tuple(axes))
 
 
 def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int, mesh: jax.sharding.Mesh) -> jax.Array:

@@ -256,7 +256,7 @@ def _changed(
     params = jax.lax.with_sharding_constraint(params, layout.sharding(layout.moments))
     chosen = functools.partial(jax.tree.map, lambda new, old: new if new is old else jnp.where(taken, new, old))
     opt_state = jax.lax.with_sharding_constraint(chosen(opt_state, state.optimizer), shardings.optimizer)
-    return TrainState(layout.join(chosen(carry_bias(params, numbers), params)), opt_state)
+    return TrainState(layout.join(chosen(carry_bias(params, numbers), params), state.params), opt_state)
 
 
 def wait_for(metrics: StepMetrics, begun: float) -> None:
