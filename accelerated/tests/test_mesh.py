@@ -18,6 +18,7 @@ from routelaws.reference.routers.records import RECORDS
 ROUTERS = {
     "dense": {"flop_increase": 2, "activation": "swiglu"},
     "hash": {"capacity_factor": 1.0, "granularity": 2},
+    "hash_gated": {"capacity_factor": 1.0},
     "sinkhorn": {"activation": "swiglu"},
     "reinforce": {"entropy_weight": 0.1, "balance_weight": 0.1, "capacity_factor": 1.0},
     "base": {"k": 2},
