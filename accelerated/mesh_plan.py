@@ -49,8 +49,8 @@ HIDDEN_ARRAYS = {"gelu": 1, "swiglu": 2, "relu": 1}
 LOGITS = CHUNK_LOGITS * WIDER
 """Number of logits of a chunk on an accelerator."""
 
-FAST, LANES = 2**27, 128
-"""Bytes of the fast memory (VMEM) of a TPU v5e, and the multiple to which a TPU pads rows."""
+FAST = 2**27
+"""Bytes of the fast memory (VMEM) of a TPU v5e."""
 
 BLOCK_ARRAYS = 2.5, 3.5, 1.5
 """Arrays that XLA stores in the backward pass of a block, relative to those of attention (without weights), to the
@@ -355,14 +355,13 @@ def activation_bytes(
         a routed one  r (2 d + n f/(G model)) a and 8 E G for scores; n s f/(G model) a for s shared experts; with a
                       latent width l, r (2 l + ...) a and 2 l a for the projected tokens and sums
 
-    Rematerialised blocks keep only their input d a. A step then has three phases:
+    Rematerialised blocks keep only their input d a. A step then has these phases:
 
         loss          a copy of the weights in bfloat16; a chunk of logits, twice; the embedding's gradient
-        backward      6 bytes per parameter: the copies, and the gradients of all blocks; the arrays of one block, each
-                      `BLOCK_ARRAYS` times (weights of a single sequence with 8 bytes), unless they fit into the `FAST`
-                      memory
-        update        4 bytes per parameter for new weights, with heads narrower than `LANES` padded. If there is room,
-                      XLA also copies old weights
+        backward      the copy and the embedding's gradient; this device's parts of the sums of gradients, and the whole
+                      gradients of one group of blocks; the arrays of one block, each `BLOCK_ARRAYS` times (weights of a
+                      single sequence with 8 bytes), unless they fit into the `FAST` memory
+        update        less, because new weights are written over the old ones
 
     The largest phase counts. A finished program adds about 4 bytes per parameter (measured), which the plan counts as
     gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`_WRITTEN_OUT`) need
@@ -381,13 +380,13 @@ def activation_bytes(
     routed = rows * width * (2 * (latent or config.d_model) + arrays * config.ffn_width / config.granularity / model)
     routed += 2 * latent * width + 8 * config.expert_count + plain * config.shared_experts / config.granularity
     wide = plain * config.flop_increase
-    unrolled = (config.num_routed or config.num_wide or config.blocks) <= _WRITTEN_OUT
+    groups = config.num_routed or config.num_wide or config.blocks
+    unrolled = groups <= _WRITTEN_OUT
     kept = config.num_routed * routed + config.num_wide * wide
     kept += config.blocks * attention + (config.blocks - config.num_routed - config.num_wide) * plain
     kept += config.blocks * seen * keys * width * (unrolled or sequence_length <= KEPT_WEIGHTS * kqv)
-    count = sum(piece.count for piece in _pieces(config, mesh))
-    matrices = 5 if config.positions == "relative" else 4
-    padded = count + matrices * config.blocks * config.d_model * heads * (-kqv % LANES)
+    pieces = _pieces(config, mesh)
+    count, of_sums = sum(piece.count for piece in pieces), 4 * sum(piece.count / piece.parts for piece in pieces)
     chunk = min(tokens, max(LOGITS // config.vocab_size, 1)) * config.vocab_size
     copies, of_embedding = width * count * (width < 4), 4 * config.vocab_size * config.d_model
     weights = two * keys * (width if batch_size > mesh.shards() else 8)
@@ -395,12 +394,13 @@ def activation_bytes(
     sizes = attention, weights, ffn
     block = tokens * sum(times * size for times, size in zip(BLOCK_ARRAYS, sizes, strict=True))
     block *= block > FAST
-    phases = copies + (4 + width) * chunk + of_embedding, 6 * count + block, 4 * padded
+    phases = (4 + width) * chunk, of_sums + 4 * count / groups + block
     if unrolled:
         live = max(tokens * kept + max(4 * chunk, block) + copies + width * count + of_embedding, 8 * count)
     else:
-        live = tokens * kept + max(phases)
-    return round(SPARE * live) - 4 * count, round(tokens * config.blocks * config.d_model * width + max(phases))
+        live = tokens * kept + copies + of_embedding + max(phases)
+    recomputed = tokens * config.blocks * config.d_model * width + copies + of_embedding + max(phases)
+    return round(SPARE * live) - 4 * count, round(recomputed)
 
 
 def _processed_rows(config: ModelConfig, mesh: MeshShape, tokens: int) -> int:
