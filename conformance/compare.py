@@ -31,12 +31,12 @@ def assert_close_bounded(name: str, actual, expected, scale=1.0, *, what: str) -
     scale = np.broadcast_to(scale, expected.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
         used = np.where(error == 0, 0.0, error / scale)  # NaN stays NaN: check fails on it
-    bad = np.argwhere(~(used <= BOUNDS[name].limit))
-    message = ""
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
+    bad = ~(used <= BOUNDS[name].limit)
+    message, undefined = "", bad & ~np.isfinite(actual)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(undefined if undefined.any() else bad)[0])
         message = (
-            f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
+            f"{what}: {bad.sum()} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
             f"expected {expected[where].item()!r}, found {actual[where].item()!r}"
         )
     check(name, float(used.max()), message=message)
