@@ -217,7 +217,7 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
 
     Raises:
         ValueError: a logit is NaN or +∞, a token has too few available experts, an expert is out of range, repeated or
-            masked, or the nucleus is out of range.
+            not available, or the nucleus is out of range.
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
