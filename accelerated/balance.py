@@ -263,8 +263,7 @@ def update_bias(
     """Return the bias of the next step: higher for experts below the mean load, lower for experts above it.
 
     Raises:
-        ValueError: the counts are not integers, the rate is a number that is negative or NaN, `recentre` is unknown, or
-            the mask has the wrong shape.
+        ValueError: the counts are not integers, the rate is a number that is negative or NaN, or `recentre` is unknown.
 
     Differs from the reference: the function does not check the values of counts or of a traced rate. E countₑ may not
     fit into 32 bits. So the function divides the sum of the counts by E, and compares each count with quotient and
@@ -306,7 +305,7 @@ def load_statistics(load: jax.Array) -> LoadStatistics:
     """Return statistics of how evenly the tokens load the experts.
 
     Raises:
-        ValueError: the loads are not [E], or the mask has the wrong shape.
+        ValueError: the loads are not [E].
 
     Differs from the reference: the function does not check the values of the loads. max_over_mean and entropy are NaN
     if all loads are 0, or if one is NaN.

@@ -31,12 +31,12 @@ def assert_close_bounded(name: str, actual, expected, scale=1.0, *, what: str) -
     scale = np.broadcast_to(scale, expected.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
         used = np.where(error == 0, 0.0, error / scale)  # NaN stays NaN: check fails on it
-    bad = np.argwhere(~(used <= BOUNDS[name].limit))
-    message = ""
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
+    bad = ~(used <= BOUNDS[name].limit)
+    message, undefined = "", bad & ~np.isfinite(actual)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(undefined if undefined.any() else bad)[0])
         message = (
-            f"{what}: {len(bad)} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
+            f"{what}: {bad.sum()} of {expected.size} entries of shape {expected.shape} are off; first at {where}: "
             f"expected {expected[where].item()!r}, found {actual[where].item()!r}"
         )
     check(name, float(used.max()), message=message)
@@ -140,11 +140,13 @@ def choice_in_order(choice, wanted, precision: str, logits, score="softmax", mas
     unknown tokens stay unchanged, so that a test fails.
 
     Args:
-        choice: the `ExpertChoice` under test.
+        choice: the `ExpertChoice` under test. If it has no experts_per_token, these are counted from its tokens.
         wanted: the reference's choice. Its empty slots repeat the first token.
         precision: "float32" or another precision of the choice.
         logits, score, mask: as in the reference's `expert_choice_router`.
     """
+    is_counted = choice.experts_per_token is not None
+    choice = choice if is_counted else choice._replace(experts_per_token=wanted.experts_per_token)
     token, gate, counts = (np.array(field) for field in choice)
     if token.shape != wanted.token.shape or gate.shape != token.shape or counts.shape != (len(logits),):
         return choice
@@ -163,7 +165,8 @@ def choice_in_order(choice, wanted, precision: str, logits, score="softmax", mas
         gates[:number] = [left.pop(t, None) for t in ordered]
         gate[e] = [left.popitem()[1] if g is None else g for g in gates]
         token[e, :number], token[e, number:] = ordered, ordered[0]
-        counts += np.bincount(ordered, minlength=len(row)) - np.bincount(taken, minlength=len(row))
+        before = taken if is_counted else wanted.token[e, :number]
+        counts += np.bincount(ordered, minlength=len(row)) - np.bincount(before, minlength=len(row))
     return choice._replace(token=token, gate=gate, experts_per_token=counts)
 
 

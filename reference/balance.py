@@ -408,8 +408,7 @@ def update_bias(
         [E].
 
     Raises:
-        ValueError: the counts are not integers >= 0, the rate is negative or NaN, `recentre` is unknown, or the mask
-            has the wrong shape or is all False.
+        ValueError: the counts are not integers >= 0, the rate is negative or NaN, or `recentre` is unknown.
 
     Example:
         >>> update_bias(np.zeros(4), np.array([5, 3, 0, 4]), rate=1.0).tolist()
@@ -491,7 +490,7 @@ def load_statistics(load: np.ndarray) -> LoadStatistics:
         `LoadStatistics`.
 
     Raises:
-        ValueError: a load is negative or not finite, all are 0, or the mask has the wrong shape or is all False.
+        ValueError: the loads are not [E], a load is negative or not finite, or all are 0.
 
     Example:
         >>> found = load_statistics(np.array([2, 2, 0, 0]))

@@ -101,7 +101,7 @@ def log_policy(logits: jax.Array, k: int = 1, nucleus: float = 1.0) -> jax.Array
     """Return the logarithm of the policy: log softmax over the nucleus of each token, −∞ outside.
 
     Raises:
-        ValueError: the logits are not [T, E], k or the nucleus is out of range, or the mask has the wrong shape.
+        ValueError: the logits are not [T, E], or k or the nucleus is out of range.
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN.
     """
@@ -132,7 +132,7 @@ def log_probability(logits: jax.Array, expert: jax.Array, nucleus: float = 1.0) 
     """Return the log-probability of drawing these experts in this order, without replacement.
 
     Raises:
-        ValueError: expert is not [T, k], k or the nucleus is out of range, or the mask has the wrong shape.
+        ValueError: expert is not [T, k], or k or the nucleus is out of range.
 
     Differs from the reference: the result has at least float32. A non-finite row gives NaN. The function does not check
     whether an expert is out of range or repeated. The function selects entries by comparison, because the gradient of a

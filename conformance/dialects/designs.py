@@ -144,9 +144,13 @@ def scores_of(form: Form, logits: np.ndarray) -> np.ndarray:
 
 
 def error_of(logits: np.ndarray, precision: str) -> np.ndarray:
-    """Return [T, 1], an upper limit on the relative rounding error of scores and gates."""
+    """Return [T, 1], an upper limit on the relative rounding error of scores and gates.
+
+    A sigmoid below the least normal number, such as that of -95, has fewer bits.
+    """
     low, high = logits.min(axis=1, keepdims=True), logits.max(axis=1, keepdims=True)
-    return UNIT[precision] * (4 + high - low + np.maximum(-low, high))
+    fewer_bits = 2 * np.finfo("float32").tiny * np.exp(np.minimum(-high, 100.0))
+    return UNIT[precision] * (4 + high - low + np.maximum(-low, high) + fewer_bits)
 
 
 def groups_of(num_experts: int, k: int):

@@ -365,7 +365,7 @@ def _reason(design: Design, answer: Answer, t: int) -> str:
     room = BOUNDS["dialects.same"].limit * np.abs(wanted)
     if near(wanted[None], gate[None]) and not np.all(np.abs(wanted - gate) <= room):
         return ": the numbers are right, but belong to other experts"
-    if answer.probe.bias is not None:
+    if answer.probe.bias is not None and not design.misses:
         return f": the bias {_numbers(answer.probe.bias[expert])} changes the gates"
     return f": the gates sum to {gate.sum():.3g}" if logits.max() < -30 else ""
 

@@ -172,6 +172,8 @@ def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator
         denominators[f"the denominator is at least {least:.2g}"] = lambda total: np.maximum(total, least)
     for words, by in denominators.items():
         yield Reading(words, divided(by))
+    if all(each.probe.bias is None for each in answers):
+        return
     part = "as if the bias were part of the gates"
     yield Reading(part, divided(lambda total: total if normed else 1 + 0 * total, biased=True))
     for words, by in denominators.items():

@@ -22,7 +22,7 @@ OPTIONAL = {
     "Assignment": ("objective", "prices", "gap"),
     "SinkhornPlan": ("column_potential", "residual", "sweeps", "converged", "newton_steps"),
 }
-"""Fields that few libraries return. A missing field gets the reference's value, except three that are computed."""
+"""Fields that few libraries return. A missing field gets the reference's value, except four that are computed."""
 
 
 def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stance | None, precision: str):
@@ -33,10 +33,10 @@ def comparable(path: str, result, arguments: tuple, keywords: dict, stance: Stan
     if not absent and stance is None and path not in BALANCED and not is_choice:
         return result
     wanted = public_functions()[path](**named)
-    if absent:
-        result = result._replace(**{name: getattr(wanted, name) for name in absent})
     if is_choice:
         return choice_in_order(result, wanted, precision, **named)
+    if absent:
+        result = result._replace(**{name: getattr(wanted, name) for name in absent})
     if stance is not None or path in BALANCED:
         result = canonical(path, result, wanted, named, precision)
     if isinstance(result, SinkhornPlan) and "residual" in absent:

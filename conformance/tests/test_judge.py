@@ -325,3 +325,20 @@ class TestRules:
 
         found = judge(ask)
         assert found.verdict == verdict and (found.kind == "padding") == bool(share), found
+
+    @pytest.mark.parametrize("without_sum, verdict", [(None, "right"), (0.0, "unexplained")])
+    def test_tiny_sigmoids_in_float32(self, without_sum, verdict):
+        """Sigmoids of -95 have few bits, with a bias for the choice. Without a bias, no difference is called its use."""
+
+        def ask(probe):
+            decline(probe.mask is not None or (without_sum is not None and probe.bias is not None))
+            z = probe.logits.astype(np.float32)
+            scores = np.exp(np.minimum(z, 0)) / (1 + np.exp(-np.abs(z)))
+            key = scores + (0 if probe.bias is None else probe.bias)
+            expert = (-key).argsort(axis=1, kind="stable")[:, : probe.k]
+            gate = np.take_along_axis(scores, expert, axis=1)
+            total = gate.sum(axis=1, keepdims=True)
+            return expert, gate / total if without_sum is None else np.where(total > 2**-127, gate / total, without_sum)
+
+        found = judge(ask)
+        assert found.verdict == verdict and "bias" not in found.detail, found

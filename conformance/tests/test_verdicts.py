@@ -888,8 +888,9 @@ def test_only_what_is_right_for_few_fails_for_many(name, router, kinds):
     assert found == kinds
 
 
+@pytest.mark.parametrize("fields", [2, 3])
 @pytest.mark.parametrize("mask", [None, np.array([1, 0, 1, 1, 1, 0, 1], bool)])
-def test_the_tokens_of_an_expert_have_no_order_and_any_ties(mask):
+def test_the_tokens_of_an_expert_have_no_order_and_any_ties(mask, fields):
     """Ties go to the higher token, and the tokens of an expert are in order of their indices."""
     z = np.array([[1.0, 0], [9, 0], [0, 1], [1, 0], [0, 1], [9, 0], [1, 0]])
 
@@ -903,13 +904,24 @@ def test_the_tokens_of_an_expert_have_no_order_and_any_ties(mask):
         gate[:, :number] = np.take_along_axis(gate, order, axis=1)
         return token, gate, found.experts_per_token[::-1]
 
+    def some_fields(logits, capacity_factor=2.0, *, mask=None):
+        return expert_choice_router(logits, capacity_factor, mask=mask)[:fields]
+
     options = {} if mask is None else {"mask": mask}
-    backend = stranger(expert_choice_router=expert_choice_router)
+    backend = stranger(expert_choice_router=some_fields)
     found = backend.routers.expert_choice.expert_choice_router.guarded((z, 1.0), options, "float64")
     wanted, other = choose(z, 1.0, mask=mask), expert_choice_router(z, 1.0, mask=mask)
     assert not np.array_equal(other[0], wanted.token) and not np.array_equal(other[2], wanted.experts_per_token)
     for ours, theirs in zip(found, wanted, strict=True):
         assert np.array_equal(ours, theirs), (found, wanted)
+
+
+def test_the_tokens_of_an_expert_are_counted_where_rounding_decides():
+    """Token 1 has the higher score of expert 0, but only in float64."""
+    z = np.array([[0.5, 0], [0.5 + 1e-12, 0], [0, 3]])
+    backend = stranger(expert_choice_router=lambda z, capacity_factor=2.0: choose(np.float32(z), capacity_factor)[:2])
+    found = backend.routers.expert_choice.expert_choice_router.guarded((z, 0.5), {}, "float32")
+    assert (found.token.tolist(), found.experts_per_token.tolist()) == ([[0], [2]], [1, 0, 1])
 
 
 def test_an_expert_choice_may_be_its_tokens_and_gates():

@@ -213,11 +213,11 @@ def log_probability(logits: np.ndarray, expert: np.ndarray, nucleus: float = 1.0
         nucleus: see `log_policy`.
 
     Returns:
-        [T]; −∞ where an expert is outside the nucleus.
+        [T]; −∞ where an expert is outside the nucleus or not available.
 
     Raises:
-        ValueError: a logit is NaN or +∞, a token has too few available experts, an expert is out of range, repeated or
-            masked, or the nucleus is out of range.
+        ValueError: a logit is NaN or +∞, a token has too few available experts, an expert is out of range or repeated,
+            or the nucleus is out of range.
 
     Source: REINFORCE for k = 1; Plackett and Luce for k > 1 (our choice).
 
