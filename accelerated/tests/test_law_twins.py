@@ -149,11 +149,18 @@ def test_intervals_of_a_power_and_a_floor_agree(delta):
     assert found[0][2][:2] == (0.0, 0.0)
 
 
-def test_hubers_fit_of_accuracies_agrees():
+def test_fits_of_accuracies_agree():
     """One of 16 rows is wrong by 0.2."""
     law = downstream.RatioCoefficients(200.0, 0.3, 1000.0, 0.35)
     accuracy = downstream.predict_accuracy(law, PARAMETERS, TOKENS) - 0.2 * (np.arange(16) == 5)
-    found, wanted = (
-        laws.downstream_sums.fit_ratio(PARAMETERS, TOKENS, accuracy, huber=1e-3) for laws in (fast, reference)
-    )
-    check("laws.downstream.objective", abs(found.objective / wanted.objective - 1))
+    flops, loss = 6 * PARAMETERS * TOKENS, 400 / PARAMETERS**0.34 + 2000 / TOKENS**0.37
+    found = [
+        (
+            laws.downstream_sums.fit_ratio(PARAMETERS, TOKENS, accuracy, huber=1e-3).objective,
+            laws.broken.fit_broken(flops, accuracy).objective,
+            laws.two_stage.fit_two_stage(flops, loss, accuracy).rmse ** 2,
+        )
+        for laws in (fast, reference)
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        check("laws.downstream.objective", abs(ours / theirs - 1))
