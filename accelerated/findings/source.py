@@ -10,8 +10,6 @@ import contextlib
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
 from ..errors import InputError
@@ -161,12 +159,6 @@ def _losses(last, paths) -> list[str]:
     if not columns:
         raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
     return columns
-
-
-def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    names = ("dense_parameter_count", "num_experts", loss_column)
-    size, experts, loss = (selection.frame[name].to_numpy(dtype=np.float64) for name in names)
-    return size, experts, loss
 
 
 def size_labels(table: Source) -> dict[int, str]:
