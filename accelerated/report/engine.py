@@ -17,12 +17,13 @@ from ..files import make_folder, write_atomically
 from ..findings import advice, isoflop, law, routers
 from ..findings.finding import Report, anchor, bullets
 from ..findings.gather import FINDINGS, gather
-from ..findings.source import BOUNDED, Source, open_runs
+from ..findings.source import Source, open_runs
 from ..laws.catalogue import LAWS
 from ..results.blocks import Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.encoding import dumps
 from ..results.fit import check_huber
+from ..results.rows import BOUNDED
 from ..tables.table import named
 from . import sweep_sections, table_sections
 from .figures.draw import draw_all
