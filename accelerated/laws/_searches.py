@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 SEARCHES = (
     "_smooth.fitted", "_smooth.intervals", "_levenberg.search", "fitting._fit_columns", "uncertainty.profile_intervals",
-    "held_out.leave_one_group_out", "planning.fine_grained_optimum",
+    "held_out.leave_one_group_out",
 )  # fmt: skip
 """The file and name of each fast search, the same here and in the reference."""
 

@@ -1,4 +1,4 @@
-"""Functions of `accelerated.laws` that differ from the reference: choices, plans, next runs."""
+"""Functions of `accelerated.laws` that differ from the reference: choices and next runs."""
 
 import importlib
 import math
@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from routelaws.accelerated import laws as fast
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws as reference
-from routelaws.reference.laws import catalogue, downstream, fine_grained, hoffmann, planning
+from routelaws.reference.laws import catalogue, downstream
 from routelaws.reference.laws.routed import predict_loss
-from routelaws.reference.tests.strategies_additive import CASES
 from routelaws.reference.tests.strategies_laws import EXPERTS, LAW, SIZES, near_linear
 from routelaws.reference.tests.test_laws_downstream import SIZES as PARAMETERS
 from routelaws.reference.tests.test_laws_downstream import TOKENS
@@ -68,37 +67,6 @@ def test_resampled_losses_are_those_of_the_drawn_rows(seed):
     check("laws.choosing.resampled", float(np.abs(np.log10(found[0][known] / found[1][known])).max()))
 
 
-@given(law=CASES["hoffmann"].laws, flops=st.floats(18, 26).map(lambda power: 10.0**power))
-def test_hoffmann_s_optimum(law, flops):
-    """Both twins agree and use all FLOPs. 10 % more or fewer parameters are worse."""
-    found, wanted = (module.hoffmann_optimum(flops, law) for module in (fast.planning, planning))
-    check("laws.planning.location", abs(math.log(found.parameters / wanted.parameters)))
-    check("laws.additive.value", abs(found.loss / wanted.loss - 1))
-    for best in (found, wanted):
-        check("laws.planning.spent", abs(6 * best.parameters * best.tokens / flops - 1))
-        for factor in (0.9, 1.1):
-            other = hoffmann.predict_hoffmann(best.parameters * factor, best.tokens / factor, law)
-            assert other > best.loss
-
-
-@given(data=st.data())
-def test_fine_grained_optima_agree(data):
-    law, flops = data.draw(CASES["fine-grained"].laws), 10.0 ** data.draw(st.floats(17, 26))
-    found, wanted = (module.fine_grained_optimum(flops, 64, law) for module in (fast.planning, planning))
-    assert found.granularity == wanted.granularity
-    check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
-    check("laws.additive.value", abs(found.loss / wanted.loss - 1))
-    # No model of a separate grid is better, and the fields of the optimum are consistent.
-    d = np.geomspace(64, flops ** (1 / 3), 500)[:, None]
-    every = np.array(planning.GRANULARITIES)
-    tokens = flops / fine_grained.fine_grained_flops(d, 64, every)
-    size = fine_grained.fine_grained_parameters(d, 64)
-    assert found.loss <= fine_grained.predict_fine_grained(size, tokens, every, law).min() * (1 + 1e-12)
-    spent = (72 * found.d_model**2 + 14 * found.d_model * 64 * found.granularity) * found.d_model / 64 * found.tokens
-    check("laws.planning.spent", abs(spent / flops - 1))
-    check("laws.planning.spent", abs(found.total_parameters / (found.active_parameters * (8 * 64 + 4) / 12) - 1))
-
-
 @pytest.mark.slow
 def test_the_twins_agree_on_the_bounded_law():
     (ours,), (theirs,) = (
@@ -109,15 +77,6 @@ def test_the_twins_agree_on_the_bounded_law():
         for laws in (fast, reference)
     )  # fmt: skip
     check("laws.next_run.width", abs(ours.width / theirs.width - 1))
-
-
-def test_the_narrowest_model_is_tried():
-    """With FLOPs for little more than one token, the best model is the narrowest."""
-    law = fine_grained.PUBLISHED["E=64"].coefficients
-    flops = 3 * float(fine_grained.fine_grained_flops(planning.LEAST_WIDTH, 64, 1))
-    found, wanted = (module.fine_grained_optimum(flops, 64, law) for module in (fast.planning, planning))
-    assert wanted.d_model == planning.LEAST_WIDTH
-    check("laws.planning.location", abs(math.log(found.d_model / wanted.d_model)))
 
 
 def test_predictions_of_a_resample_in_the_linear_limit():
