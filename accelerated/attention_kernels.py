@@ -172,7 +172,7 @@ def what_is_wrong(kernel: str, shape: AttentionShape) -> str:
     least = ROUNDINGS * float(jnp.finfo(shape.dtype).eps)
     names = ("the result", *(f"the gradient of the {of}" for of in ("queries", "keys", "values", "relative keys")))
     for name, *three in zip(names, results, ours, right, strict=False):
-        off, usual = (_distance(result, three[2]) for result in three[:2])
+        off, usual = (float(np.linalg.norm(each - three[2]) / np.linalg.norm(three[2])) for each in three[:2])
         if not off <= max(FURTHER * usual, least):
             return f"{name} is off by {off:.2g} of its norm; our own code is off by {usual:.2g}"
     return ""
@@ -201,7 +201,3 @@ def _with_gradients(attention: Callable, given: list[jax.Array], causal: bool) -
 
     gradients, result = jax.jit(jax.grad(total, range(len(given)), has_aux=True))(*given)
     return [np.asarray(array, np.float64) for array in (result, *gradients)]
-
-
-def _distance(one: np.ndarray, right: np.ndarray) -> float:
-    return float(np.linalg.norm(one - right) / np.linalg.norm(right))

@@ -34,7 +34,7 @@ from .attention import KEPT_WEIGHTS, parts_of
 from .cross_entropy import CHUNK_LOGITS, WIDER
 from .errors import InputError
 from .experts import expert_capacity
-from .transformer import _WRITTEN_OUT
+from .target import WRITTEN_OUT
 
 AXES = ("data", "expert", "model")
 """The names of the axes of a mesh, in order."""
@@ -364,7 +364,7 @@ def activation_bytes(
         update        less, because new weights are written over the old ones
 
     The largest phase counts. A finished program adds about 4 bytes per parameter (measured), which the plan counts as
-    gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`_WRITTEN_OUT`) need
+    gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`WRITTEN_OUT`) need
     the arrays of one block or the logits, the embedding's gradient, the gradients of all weights and, in bfloat16, a
     copy of all weights. XLA allocates `SPARE` times the bytes of these programs.
     """
@@ -381,7 +381,7 @@ def activation_bytes(
     routed += 2 * latent * width + 8 * config.expert_count + plain * config.shared_experts / config.granularity
     wide = plain * config.flop_increase
     groups = config.num_routed or config.num_wide or config.blocks
-    unrolled = groups <= _WRITTEN_OUT
+    unrolled = groups <= WRITTEN_OUT
     kept = config.num_routed * routed + config.num_wide * wide
     kept += config.blocks * attention + (config.blocks - config.num_routed - config.num_wide) * plain
     kept += config.blocks * seen * keys * width * (unrolled or sequence_length <= KEPT_WEIGHTS * kqv)

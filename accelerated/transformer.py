@@ -42,13 +42,10 @@ from .products import dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 from .shapes import ANY_FLOAT, sizes_of
+from .target import WRITTEN_OUT
 
 _SHARED_DRAWS = 1 << 20
 """Up to this many weights, models share compiled programs for drawing; more take longer to draw than to compile."""
-
-_WRITTEN_OUT = 4
-"""Loops of at most this many steps are unrolled. In a loop, XLA on CPU copies the data for the backward pass. The copy
-takes a fifth of the time of a step. A model of four blocks compiles no slower without the loop."""
 
 
 class Output(NamedTuple):
@@ -399,9 +396,9 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
 
 
 def _scan(step, h: jax.Array, layers, unroll: bool):
-    """Scan over the leading axis of `layers`. Unroll a short loop (see `_WRITTEN_OUT`)."""
+    """Scan over the leading axis of `layers`. Unroll a short loop (see `WRITTEN_OUT`)."""
     length = len(jax.tree.leaves(layers)[0])
-    return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= _WRITTEN_OUT else 1)
+    return jax.lax.scan(step, h, layers, unroll=length if unroll and length <= WRITTEN_OUT else 1)
 
 
 def _run_groups(h, params, special: _Special, layout: str, dense_block, parts: list, unroll: bool) -> tuple:

@@ -5,8 +5,7 @@
 # and see when that stops helping. You will choose the number of experts for a small memory, and find a mistake in a
 # printed formula.
 #
-# **You need** Python, NumPy, lesson 1, and what a derivative is. Pictures need matplotlib; the last section needs JAX
-# and SciPy.
+# **You need** Python, NumPy, lesson 1, and what a derivative is. Pictures need matplotlib.
 #
 # **Files** [`laws/hoffmann.py`](../reference/laws/hoffmann.py),
 # [`laws/fine_grained.py`](../reference/laws/fine_grained.py), [`laws/joint.py`](../reference/laws/joint.py),
@@ -29,7 +28,7 @@
 # %%
 import numpy as np
 
-from lesson import COLOURS, best_time, figure, needs, same
+from lesson import COLOURS, figure, same
 from routelaws.reference.laws import hoffmann
 
 dense = hoffmann.PUBLISHED["besiroglu"].coefficients  # a refit by Besiroglu et al. 2024
@@ -398,29 +397,6 @@ same(np.array([N, D]) / in_table, np.ones(2), "laws.planning.joint_size", scale=
 # mistake only if you compute the same number in two ways.
 
 # %% [markdown]
-# ## 6. The fast twin
-#
-# The twin uses the formula of section 1, and finds the same optimum.
-
-# %%
-needs()
-from routelaws.accelerated.laws import planning as fast
-
-quick = fast.hoffmann_optimum(1e21, dense)
-by_hand = np.log(best_by_hand(1e21, dense))
-found = np.log([quick.parameters, quick.tokens])
-same(found, by_hand, "laws.planning.location", scale=1)
-
-# %% tags=["volatile"]
-slow = best_time(hoffmann_optimum, 1e21, dense)
-short = best_time(fast.hoffmann_optimum, 1e21, dense)
-print(f"size and tokens: reference {slow * 1e3:.2f} ms", end=", ")
-print(f"twin {short * 1e3:.3f} ms, {slow / short:.0f} times")
-
-# %% [markdown]
-# A formula needs a few operations, and is exact. Plans by the joint law have no twin: NumPy scans a thousand widths
-# fast enough.
-#
 # A plan is only as good as its law. The coefficients here are printed and rounded, and this lesson does not show how
 # sure they are. For a table of your own runs, `fit_hoffmann`, `fit_fine_grained` and `fit_joint` find coefficients.
 # `hoffmann_intervals` and similar functions give intervals for the predictions.

@@ -7,10 +7,10 @@ import matplotlib  # noqa: F401
 import tyro
 
 from ..errors import printable
-from ..findings.source import BOUNDED
 from ..laws.catalogue import LAWS
 from ..report.engine import write_reproduction
 from ..results.fit import check_huber
+from ..results.rows import BOUNDED
 from ..tables.released import released_runs
 from .terminal import remark
 

@@ -20,7 +20,7 @@ from ..kernels.compile import c_function, jit, jit_fused, jit_sum, jit_within
 from .exponential import power_of_e
 from .memory import floats, longs
 from .rows import dot, scale_row, write_scaled
-from .tiles import ADD, IN_PLACE, LANES, MOST_ROWS, WRITE, largest, product, turn
+from .tiles import ADD, BYTES, IN_PLACE, LANES, MOST_ROWS, WRITE, largest, product, turn
 from .together import PIECE, RUNS_PIECE, address_of
 
 FORWARD, BACKWARD, ADD_UP = range(3)
@@ -30,9 +30,6 @@ gradients of its distance keys over all sequences.
 
 QUERIES = 2 * MOST_ROWS
 """Queries of a block."""
-
-BYTES = 4
-"""Bytes of a number."""
 
 
 class Job(NamedTuple):

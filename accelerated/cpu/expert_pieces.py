@@ -18,7 +18,7 @@ from ..kernels.compile import c_function, jit, jit_fused, jit_within
 from .exponential import power_of_e
 from .memory import floats, ints, longs
 from .rows import dot, scale_row, write_scaled
-from .tiles import ADD, LANES, PANEL, PAST_CACHE, SCRATCH, STORED, TURNED, WRITE, product
+from .tiles import ADD, BYTES, LANES, PANEL, PAST_CACHE, SCRATCH, STORED, TURNED, WRITE, product
 from .together import PIECE, RUNS_PIECE, address_of
 
 ROWS_AT_ONCE = 256
@@ -32,9 +32,6 @@ the gradients of some hidden columns of an expert's matrices."""
 
 GELU, RELU, SWIGLU = map(ACTIVATIONS.index, ("gelu", "relu", "swiglu"))
 """Numbers of the activations."""
-
-BYTES = 4
-"""Bytes of a number."""
 
 
 class Job(NamedTuple):

@@ -11,12 +11,11 @@ import pandas
 from ..laws.utilisation import effective_teraflops, predict_loss
 from ..results.blocks import NOT_DETERMINED, Block, Table, figure, log_percent, span
 from ..results.encoding import Constant, coefficients_of, constant_of, unknown
-from ..results.fit import Fit
+from ..results.fit import Fit, fit_form
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
 from .finding import Finding, Report, change, router_name, table
 from .runs import REACH, TableRun, usual_frequency
-from .source import fit_form
 from .style import INK, colour_of, loss_axis, panel_grid, plain_ticks, shared_legend
 
 MAIN, PLAIN = "main grid", "dense"

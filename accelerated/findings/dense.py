@@ -9,6 +9,7 @@ from routelaws.reference.laws.intervals import Range
 from ..laws.uncertainty import student_quantile
 from ..results.blocks import NOT_DETERMINED, Block, Table, count, counts_span, figure, span, two_digits, undetermined
 from ..results.encoding import Constant, constant_of, misfit_dict
+from ..results.fit import fit_form
 from ..results.misfit import how_far_off
 from ..tables.schema import DENSE
 from ..tables.selection import RouterRows
@@ -16,7 +17,6 @@ from ..wording import plural
 from .finding import Finding, Report
 from .law import RouterLaw
 from .runs import LEVEL, usual
-from .source import fit_form
 
 
 class DenseLaw(RouterLaw):

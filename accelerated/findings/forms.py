@@ -13,10 +13,10 @@ from routelaws.reference.laws.held_out import _scores as scores_of
 
 from ..laws.catalogue import LAWS
 from ..results.blocks import Block, figure, log_percent
-from ..results.fit import Fit
+from ..results.fit import Fit, fit_form
+from ..results.rows import BOUNDED
 from .finding import Finding, Report, bullets, router_name, table
 from .runs import TableRun
-from .source import BOUNDED, fit_form
 from .style import colour_of, dots, panel_grid, shared_legend
 
 FORMS = ("per-size", "separable", "bilinear")

@@ -2,10 +2,10 @@
 
 from ..results.blocks import Block, Table, figure, log_percent, two_digits
 from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
+from ..results.rows import BOUNDED
 from ..tables.schema import DENSE
 from ..wording import plural
 from .finding import Finding, Report, names, router_name
-from .source import BOUNDED
 
 BAD, EXACT = 5.0, 1e-6
 """In percent of the loss: a law fits badly above the first number, and exactly below the second."""

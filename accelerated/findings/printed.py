@@ -15,7 +15,6 @@ from ..tables.schema import DENSE
 from .finding import Finding, Report, bullets, listed, router_name
 from .paper import DENSE_ALPHA, DENSE_N_C, PRINTED
 from .runs import usual
-from .source import columns_of
 
 HALF_UNIT = 5e-4
 """Half a unit of the last printed digit: each coefficient of Table 3 has three decimals."""
@@ -44,7 +43,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
                 known = PRINTED[rows.router]
                 numbers = known.coefficients._asdict() | {"N_cutoff": known.cutoff}
                 printed += beside(rows.router, numbers, law.constants)
-                errors = scores(known.coefficients, columns_of(rows, source.loss_column))
+                errors = scores(known.coefficients, rows.columns(source.loss_column))
                 laws.append((law.router, law.fit.rmsle, *errors))
         if dense.missing is None:
             runs = [(run.size, run.loss) for run in usual(source.good) if run.router == DENSE]

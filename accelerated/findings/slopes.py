@@ -17,7 +17,6 @@ from ..results.blocks import Block, Table, figure, log_percent, span, verdict
 from ..wording import plural
 from .finding import Finding, Report, router_name, table
 from .runs import LEVEL, TableRun
-from .source import columns_of
 from .style import colour_of, dots, panel_grid, shared_legend, size_axis
 
 SLOPES = ["router", "N", "rows", "slope", "low", "high", "law", "effective", "effective_low", "effective_high"]
@@ -45,7 +44,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
 
 
 def _slopes(column: str, rows, fit):
-    size, experts, loss = columns_of(rows, column)
+    size, experts, loss = rows.columns(column)
     by_law = {} if isinstance(fit, str) else {item.at: item for item in fit.slopes}
     for n in np.unique(size):
         here = size == n

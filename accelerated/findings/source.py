@@ -10,16 +10,13 @@ import contextlib
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from routelaws.reference.accounting import TABLE_SEQUENCE_LENGTH
 
 from ..errors import InputError
-from ..laws.catalogue import LAWS
-from ..results.fit import Fit
+from ..results.fit import Fit, fit_form
 from ..results.planning.isoflop import Profile, kinds_profiles
 from ..results.row_differences import left_out_lines
-from ..results.rows import rows_of_runs, taken_per_step
+from ..results.rows import BOUNDED, taken_per_step
 from ..results.runs import LOSS, Runs, read
 from ..tables.columns import size_label
 from ..tables.conditions import names_in, row_mask
@@ -28,17 +25,6 @@ from ..tables.selection import UNLEARNED, RouterRows, learned, none_chosen, sele
 from ..tables.table import listed, named
 from . import paper
 from .runs import TableRun, trusted
-
-BOUNDED = "routed-bounded"
-"""The paper's final law."""
-
-
-def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
-    """Return the fit of a law, or the reason for no fit."""
-    try:
-        return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
-    except ValueError as error:
-        return str(error)
 
 
 class Source:
@@ -161,12 +147,6 @@ def _losses(last, paths) -> list[str]:
     if not columns:
         raise InputError(f"{named(paths)}: every loss is blank at the last evaluation of every run; nothing to report")
     return columns
-
-
-def columns_of(selection: RouterRows, loss_column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    names = ("dense_parameter_count", "num_experts", loss_column)
-    size, experts, loss = (selection.frame[name].to_numpy(dtype=np.float64) for name in names)
-    return size, experts, loss
 
 
 def size_labels(table: Source) -> dict[int, str]:

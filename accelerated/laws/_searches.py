@@ -12,8 +12,8 @@ import types
 from collections.abc import Callable
 
 SEARCHES = (
-    "_smooth.fitted", "_smooth.intervals", "_levenberg.search", "fitting._fit_columns", "leverage._best_start",
-    "uncertainty.profile_intervals", "held_out.leave_one_group_out", "planning.fine_grained_optimum",
+    "_smooth.fitted", "_smooth.intervals", "_levenberg.search", "fitting._fit_columns", "uncertainty.profile_intervals",
+    "held_out.leave_one_group_out",
 )  # fmt: skip
 """The file and name of each fast search, the same here and in the reference."""
 

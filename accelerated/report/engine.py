@@ -17,12 +17,10 @@ from ..files import make_folder, write_atomically
 from ..findings import advice, isoflop, law, routers
 from ..findings.finding import Report, anchor, bullets
 from ..findings.gather import FINDINGS, gather
-from ..findings.source import BOUNDED, Source, open_runs
-from ..laws.catalogue import LAWS
+from ..findings.source import Source, open_runs
 from ..results.blocks import Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.encoding import dumps
-from ..results.fit import check_huber
 from ..tables.table import named
 from . import sweep_sections, table_sections
 from .figures.draw import draw_all
@@ -69,16 +67,15 @@ def write_reproduction(
         rows: the rows for the (N, E) laws (see `select_rows`); None for the paper's rows in the released table, and
             for every seed in other tables.
         loss: the main loss column; None for loss_validation.
-        huber: delta, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.
+        huber: delta above 0, in log10 units, of an additional fit by a sum of Huber terms; None for no additional fit.
         full: True adds every table to the answer, its figures and the cautions.
 
     Returns:
         The path of report.md. The same table gives the same bytes.
 
     Raises:
-        InputError: the table is wrong, huber is not above 0, or the folder cannot be written.
+        InputError: the table is wrong, or the folder cannot be written.
     """
-    check_huber(LAWS[BOUNDED], huber)
     tell(f"reading {named(tables)}")
     opened = open_runs(tables, rows, loss)
     Source(opened).law_rows()  # so that errors come before the folder exists

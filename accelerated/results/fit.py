@@ -42,7 +42,7 @@ from .row_differences import (
     row_doubts,
     shorter_runs,
 )
-from .rows import Rows
+from .rows import Rows, rows_of_runs
 
 LEVEL = 0.95
 """Default confidence level of every interval."""
@@ -530,6 +530,14 @@ def fit_each(
             left_out = "".join(f"; {line}" for line in left_out_lines(selection.left_out))
             reasons[selection.router] = f"{error}{_perhaps_dense(selection)}{left_out}"
     return fits, reasons
+
+
+def fit_form(law: str, selection: RouterRows, loss_column: str) -> Fit | str:
+    """Return the fit of a law, or the reason for no fit."""
+    try:
+        return Fit(rows_of_runs(selection, LAWS[law], loss_column), law)
+    except ValueError as error:
+        return str(error)
 
 
 def _perhaps_dense(selection: RouterRows) -> str:

@@ -38,7 +38,7 @@ PIECES = (
 )
 
 
-DEFAULT_LAW = "routed-bounded"
+BOUNDED = "routed-bounded"
 """The law of the paper. If no law is given, `predict` and `plan` add a floor if this predicts left-out sizes better."""
 
 
@@ -47,13 +47,13 @@ def law_of(text: str | None, command: str | None = None) -> Law:
 
     Args:
         text: the name of the law, or FILE.py:NAME for a law that the file registers with
-            `routelaws.accelerated.laws.register`. The file runs once, as Python code. None for `DEFAULT_LAW`.
+            `routelaws.accelerated.laws.register`. The file runs once, as Python code. None for `BOUNDED`.
         command: the name of a command that needs a law of the loss; None allows any law.
 
     Raises:
         InputError: the law is unknown, the file cannot run, or `command` needs a law of the loss.
     """
-    path, _, name = (text or DEFAULT_LAW).rpartition(":")
+    path, _, name = (text or BOUNDED).rpartition(":")
     if path:
         _run(Path(path).absolute())
     if name not in LAWS:

@@ -28,7 +28,7 @@ from .floor import choice_words, left_out_errors
 from .misfit import floor_lines, warning_lines
 from .plotting import plot_fits
 from .prediction import Predictions, point_of, predict_all
-from .rows import DEFAULT_LAW, RowChoice, column_remarks, law_lines, law_of, rows_of_runs
+from .rows import BOUNDED, RowChoice, column_remarks, law_lines, law_of, rows_of_runs
 
 if TYPE_CHECKING:  # a fit does not need the code of a plan
     from .planning.hours import Clock
@@ -320,7 +320,7 @@ def fits_blocks(fits) -> list[Block]:
     blocks = [*law_lines(fits), *fits.remarks]
     if words := choice_words(fits):
         takes = "give predict and plan the better one by --law"
-        if law.name == DEFAULT_LAW:
+        if law.name == BOUNDED:
             form = "better form" if len({*left_out_errors(fits.fits)}) > 1 else "form without a floor"
             takes = f"predict and plan take the {form}, and --law forces one"
         blocks.append(f"{words}; {takes}")

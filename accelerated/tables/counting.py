@@ -4,8 +4,7 @@ import re
 
 from routelaws.reference.accounting import ACTIVATIONS, NORMS, POSITIONS, ROUTER_TYPES, count
 from routelaws.reference.experts import ZERO_KINDS
-
-from .schema import DENSE
+from routelaws.reference.routers.records import DENSE
 
 SHAPE = ("d_model", "num_blocks", "num_heads", "kqv_size")
 _OF_STEP = ("batch_size", "sequence_length", "vocab_size")

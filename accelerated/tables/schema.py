@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.accounting import ROUTER_TYPES
+from routelaws.reference.routers.records import DENSE, ROUTER_TYPES
 
 from ..errors import InputError
 from .units import MOST_FLOPS, MOST_PARAMETERS, MOST_TOKENS, amount
@@ -78,7 +78,6 @@ TEXTS_OF_LOSSES = (
 
 OBJECTIVES = ("causal", "masked")
 """The values of `configuration.OBJECTIVES`, repeated here to read tables without JAX."""
-DENSE = "Dense"
 ABSENT = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "None", "-", "–", "—")
 """The texts of cells without a value. A loss of this kind means that the row is no evaluation."""
 NAN = ("nan", "NaN")

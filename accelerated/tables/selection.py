@@ -31,6 +31,11 @@ class RouterRows(NamedTuple):
     left_out: list[dict]  # [{"hyper_id": int, "reason": str}], by hyper_id; also "run" if the run has a name
     cut: dict[int, int] = {}  # {hyper_id: last step in the table} of runs that are used at an earlier step
 
+    def columns(self, loss_column: str) -> list[np.ndarray]:
+        """Return N, E and the losses of the rows."""
+        names = ("dense_parameter_count", "num_experts", loss_column)
+        return [self.frame[name].to_numpy(dtype=np.float64) for name in names]
+
 
 def of_router(selections: list[RouterRows], router: str | None) -> list[RouterRows]:
     """Return the entries of one router, in any spelling; all entries for None.

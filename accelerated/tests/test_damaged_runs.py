@@ -1,7 +1,7 @@
 """Damaged, edited or exchanged folders of runs: commands use intact files and print one line for others.
 
-`RUN` is a finished run of a hash router. `MID` is the same run, killed after the checkpoint of step 16. `OLD` is `RUN`
-from an earlier version, without a record. `OTHER` differs from `RUN` only in its seed.
+`RUN` is a finished run of a hash router. `MID` is the same run, killed after the checkpoint of step 16. `OTHER`
+differs from `RUN` only in its seed.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.sweeps.folder import read_sweep
-from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import PLACES, from_mapping
 from routelaws.accelerated.training.runs import checkpoints, result_rows, run_folder
 from routelaws.accelerated.training.runs.record import Record, check_config, read_record, record_in, write_record
@@ -45,22 +44,16 @@ def fields(small_fields, tmp_path_factory):
 def runs(fields, tmp_path_factory):
     """Return the folders by name. Tests do not change them."""
     below = tmp_path_factory.mktemp("runs")
-    made = {name: below / name for name in ("RUN", "MID", "OLD", "OTHER")}
+    made = {name: below / name for name in ("RUN", "MID", "OTHER")}
     make_run(fields, made["RUN"]).train()
     make_run(fields, made["OTHER"], seed=2).train()
     shutil.copytree(made["RUN"], made["MID"])
     shutil.rmtree(made["MID"] / "checkpoints" / "24")
-    record = record_in(checkpoints.Checkpoints(made["MID"] / "checkpoints", print).beside(), made["MID"])
+    record = record_in(checkpoints.Checkpoints(made["MID"] / "checkpoints", print).beside())
     write_record(made["MID"], record)
     result_rows.write_rows(made["MID"] / "results.csv", record.rows)
     log = (made["MID"] / "log.jsonl").read_bytes()
     (made["MID"] / "log.jsonl").write_bytes(log[: record.log["bytes"]] + b'{"kind": "train", "st')
-    shutil.copytree(made["RUN"], made["OLD"], ignore=shutil.ignore_patterns("record.json", "checkpoints"))
-    whole = checkpoints.Checkpoints(made["RUN"] / "checkpoints", print)
-    saved = whole.restore(step.initial_state(from_mapping(fields))._asdict())
-    old = checkpoints.Checkpoints(made["OLD"] / "checkpoints", print)
-    old.save(24, saved.state, {name: value for name, value in saved.extra.items() if name != "record"})
-    old.close()
     return made
 
 
@@ -243,9 +236,6 @@ ERRORS = {
                                "config.json: seed is 2, but 1" + IN_24),
     "checkpoints gone": ("RUN", ("train",), remove("checkpoints"),
                          ": was trained up to step 24 but has no checkpoint; restore its checkpoints, or delete the"),
-    # a run of an earlier version
-    "old": ("OLD", ("train", "evaluate", "generate"), lambda folder, runs: None,
-            ": has no record of its files, because an earlier version wrote it; train the run again with another"),
 }  # fmt: skip
 """Damage of folders: the folder, the commands, the change, and the last line of each command."""
 

@@ -111,7 +111,7 @@ def test_the_printed_constants(results):
 
 def test_no_law_that_is_printed_alike_is_better_than_the_best_in_the_box(table):
     selection = next(s for s in table.law_rows() if s.router == "RL-R")
-    columns = rows.columns_of(selection, "loss_validation")
+    columns = selection.columns("loss_validation")
     printed, half = paper.PRINTED["RL-R"].coefficients, HALF_UNIT
     best = best_in_box(printed, columns)
     random = np.random.default_rng(0)
@@ -156,7 +156,7 @@ def test_transfer_sets(table, loss, values, bounds):
     Some runs have these losses only at an earlier step, 248,000. The report uses these rows too.
     """
     (selection,) = [s for s in table.law_rows(loss, f"{refits.ONE_SEED} and step > 248000") if s.router == "S-Base"]
-    fit = fit_routed(*rows.columns_of(selection, loss))
+    fit = fit_routed(*selection.columns(loss))
     found = [*fit.coefficients[:4], fit.rmsle]
     assert [f"{x:.4f}".replace("0.", ".", 1) if abs(x) < 1 else f"{x:.4f}" for x in found] == values.split()
     assert (round(fit.coefficients.E_start, 2), round(fit.coefficients.E_max)) == bounds

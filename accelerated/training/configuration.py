@@ -368,8 +368,6 @@ def from_mapping(values: dict, where: str = "configuration") -> TrainConfig:
 def read_fields(values: dict, where: str) -> dict:
     """Return the fields of a model and of a run, converted to their types; see `from_mapping`."""
     kinds = RUN_FIELDS | MODEL_FIELDS
-    # Folders of earlier versions have the field of the former flag --routing.
-    values = {name: value for name, value in values.items() if name != "routing" or value is not None}
     if "model_type" in values:
         taken = "use routelaws inspect --transformers, or convert-weights --to run"
         raise InputError(f"{where}: holds a model of transformers; {taken}")

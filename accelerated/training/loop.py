@@ -191,7 +191,7 @@ class Run:
         if begun:
             state = TrainState(**begun.state)
             self._go_on(begun, "resumes at" if restored else f"branches off {self.trunk.folder} at")
-        kept = self._kept(step, record_in(restored.extra, self.folder) if restored else None)
+        kept = self._kept(step, record_in(restored.extra) if restored else None)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
         self.log = LogWriter(self.folder / "log.jsonl", kept.log)
         write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
@@ -205,12 +205,12 @@ class Run:
         self.batches.set_state(begun.extra["position"])
         self.seconds = begun.extra["wall_seconds"]
         self.dropped = tuple(begun.extra["dropped"])
-        self.skipped = begun.extra.get("skipped", 0)
-        self.branched_off = begun.extra.get("trunk", "")
-        self.initial_tokens = begun.extra.get("initial_tokens", self.initial_tokens)
+        self.skipped = begun.extra["skipped"]
+        self.branched_off = begun.extra["trunk"]
+        self.initial_tokens = begun.extra["initial_tokens"]
 
     def _check_saved(self, step: int, extra: dict) -> None:
-        check_files(self.folder, self.config, record_in(extra, self.folder), f"the checkpoint of step {step:,}")
+        check_files(self.folder, self.config, record_in(extra), f"the checkpoint of step {step:,}")
 
     def _kept(self, step: int, record: Record | None) -> Kept:
         if record is not None:
@@ -275,7 +275,7 @@ class Run:
         """Return the recorded digests of the run's texts; {} for a new run."""
         saved = self._saved().beside()
         if saved is not None:
-            return record_in(saved, folder).texts
+            return record_in(saved).texts
         record = read_record(folder)
         return record.texts if record else {}
 

@@ -487,12 +487,7 @@ class Backend:
             return type(value)(self._returned(path, part, object) for part in value)
         if self.capabilities:
             return value
-        to_numpy = getattr(self.namespace, "to_numpy", None)
-        return (
-            as_numpy(value)
-            if to_numpy is None or isinstance(value, np.ndarray | int | float | str)
-            else to_numpy(value)
-        )
+        return self._plain(value)
 
     def _record(self, path: str, value, record):
         parts = self.parts_of(path, value, record)
@@ -603,9 +598,9 @@ class Backend:
         except (ValueError, TypeError, IndexError):  # the reference rejects this input
             return result
 
-    def _plain(self, leaf):
-        to_numpy = getattr(self.namespace, "to_numpy", None)
-        return as_numpy(leaf) if to_numpy is None or isinstance(leaf, np.ndarray) else to_numpy(leaf)
+    def _plain(self, value):
+        to_numpy, known = getattr(self.namespace, "to_numpy", None), isinstance(value, np.ndarray | int | float | str)
+        return as_numpy(value) if to_numpy is None or known else to_numpy(value)
 
     def _judge_structure(self, path: str, result, arguments, keywords) -> None:
         """Fail unless the result has the reference's shapes and number types."""

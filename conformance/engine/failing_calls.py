@@ -116,9 +116,8 @@ def with_input(ledger: Ledger, trouble: Trouble, namespace, function) -> Trouble
     words = ", ".join(f"{name} {value.tolist()}" for name, value in inputs.items())
     taken = keywords_of(function)
     inputs = {name: value for name, value in inputs.items() if taken is None or name in taken}
-    script = (
-        program(namespace, trouble.backend, trouble.function, inputs) if set(inputs) <= set(call_names(call)) else ""
-    )
+    whole = set(inputs) <= set(defaults_of(call.function))
+    script = program(namespace, trouble.backend, trouble.function, inputs) if whole else ""
     return trouble._replace(detail=f"{trouble.detail.removesuffix('.')}; at {words}", script=script)
 
 
@@ -126,10 +125,6 @@ def _beside_defaults(call: Call) -> dict:
     """Return the arguments of a call that differ from the reference's defaults, by name."""
     defaults = defaults_of(call.function)
     return {name: value for name, value in given_to(call).items() if not stands_at(value, defaults.get(name))}
-
-
-def call_names(call: Call) -> list[str]:
-    return list(defaults_of(call.function))
 
 
 def program(namespace, backend: str, path: str, arguments: dict) -> str:

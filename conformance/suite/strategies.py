@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
+from routelaws.conformance.engine.harness import PRECISIONS
 from routelaws.reference import transformer
 from routelaws.reference.routers.records import EXAMPLES
 
@@ -19,6 +20,9 @@ CHOICES = {1: (1,), 2: (1, 2), 3: (1, 2), 4: (1, 3), 8: (2, 3)}
 """The values of k for a number of experts E: at most two, because each one is compiled."""
 
 FAMILIES = ("lattice", "tied", "free", "skewed", "extreme")
+
+seeds = st.integers(0, 2**32 - 1)
+precisions = st.sampled_from(PRECISIONS)
 
 
 class Logits(NamedTuple):
@@ -44,7 +48,7 @@ def tied(random: np.random.Generator, num_tokens: int, num_experts: int) -> np.n
 def logits(draw, families=FAMILIES, shapes=SHAPES) -> Logits:
     num_tokens, num_experts = draw(st.sampled_from(shapes))
     family = draw(st.sampled_from(families))
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    random = np.random.default_rng(draw(seeds))
     if family == "lattice":
         values = lattice(random, num_tokens, num_experts)
     elif family == "tied":
@@ -78,7 +82,7 @@ def selections(draw, shapes=((1, 1), (7, 1), (9, 4), (4, 8), (16, 3))) -> Select
     num_tokens, num_experts = draw(st.sampled_from(shapes))
     k = draw(st.sampled_from(CHOICES[num_experts]))
     loads = draw(st.sampled_from(LOADS))
-    seed = draw(st.integers(0, 2**32 - 1))
+    seed = draw(seeds)
     random = np.random.default_rng(seed)
     rows = np.array([random.permutation(num_experts) for _ in range(num_tokens)])
     if loads == "one expert":
@@ -154,4 +158,4 @@ def case(name: str, seed: int) -> Case:
 
 
 def cases(names=tuple(MODELS)) -> st.SearchStrategy[Case]:
-    return st.builds(case, st.sampled_from(names), st.integers(0, 2**32 - 1))
+    return st.builds(case, st.sampled_from(names), seeds)

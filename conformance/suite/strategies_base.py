@@ -10,15 +10,13 @@ from scipy.optimize import linear_sum_assignment
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded
-from routelaws.conformance.suite.strategies import lattice, tied
+from routelaws.conformance.suite.strategies import lattice, seeds, tied
 
 SHAPES = ((1, 1), (5, 1), (1, 4), (6, 8), (13, 3), (14, 4))
 """(T, E): one token, one expert, fewer tokens than experts, E that divides T, and E that does not."""
 
 FAMILIES = ("random", "lattice", "tied", "integer", "anisotropic", "all alike", "one token decides")
 SCALES = (0.1, 1.0, 100.0, 1e4)
-
-seeds = st.integers(0, 2**32 - 1)
 
 
 class Scores(NamedTuple):

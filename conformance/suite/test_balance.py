@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_derivative, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run, run_varied
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.engine.harness import gradient, precisions_of, run, run_varied
+from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
 from routelaws.reference import balance as reference
 from routelaws.reference.notation import top_k_indices
 
 AUXILIARY, Z_LOSS, BIAS = "balance.auxiliary_loss", "balance.z_loss", "balance.update_bias"
 SHAPES = ((12, 4),)
 
-precisions = st.sampled_from(PRECISIONS)
 dialects = st.sampled_from(reference.DIALECTS)
 scores = st.sampled_from(reference.SCORES)
-seeds = st.integers(0, 2**32 - 1)
 
 
 def unit_of(z: np.ndarray, precision: str) -> float:

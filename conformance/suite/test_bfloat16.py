@@ -39,13 +39,11 @@ from routelaws.conformance.suite import (
     test_top_k,
     test_transformer,
 )
-from routelaws.conformance.suite.strategies import Logits, cases, logits, selections
+from routelaws.conformance.suite.strategies import Logits, cases, logits, seeds, selections
 from routelaws.reference import configuration, notation, routed_block, transformer
 
 BFLOAT16 = "bfloat16"
 SHAPE = (7, 4)
-
-seeds = st.integers(0, 2**32 - 1)
 
 
 class _Raised(str):

@@ -19,8 +19,8 @@ from routelaws.conformance.compare import (
     assert_same,
 )
 from routelaws.conformance.engine.backends import Broken
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, run, run_varied
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.engine.harness import gradient, run, run_varied
+from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
 from routelaws.conformance.suite.test_top_k import unit_of
 from routelaws.reference.experts import expert_ffn
 from routelaws.reference.notation import ExpertChoice
@@ -32,9 +32,7 @@ SHAPE = (7, 4)
 
 FACTORS = (0.5, 2.0)
 
-precisions = st.sampled_from(PRECISIONS)
 scores = st.sampled_from(reference.SCORES)
-seeds = st.integers(0, 2**32 - 1)
 
 
 def check_choice(backend, drawn: Logits, precision: str, factor: float, score: str, jit: bool = False) -> None:

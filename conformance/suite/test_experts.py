@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_derivative, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, random_direction, rounded, run
-from routelaws.conformance.suite.strategies import Selection, selections
+from routelaws.conformance.engine.harness import gradient, random_direction, rounded, run
+from routelaws.conformance.suite.strategies import Selection, precisions, selections
 from routelaws.reference import experts as reference
 
 FACTORS = (math.inf, 2.0, 1.0, 0.6)
 D, F = 4, 6
 """d and f of every expert here."""
-
-precisions = st.sampled_from(PRECISIONS)
 
 
 def layer(selection: Selection, precision: str = "float64") -> dict:

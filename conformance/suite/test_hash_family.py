@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, run, run_varied
+from routelaws.conformance.engine.harness import run, run_varied
+from routelaws.conformance.suite.strategies import precisions, seeds
 from routelaws.reference.experts import gelu
 from routelaws.reference.routers import hash_layer as reference
 from routelaws.reference.routers import top_k
@@ -20,8 +21,6 @@ TABLE, FIXED, HASH, BIGRAM = (
 )
 SIZES = ((1, 1), (24, 5), (7, 8), (40, 4))
 """(V, E)."""
-
-seeds = st.integers(0, 2**32 - 1)
 
 
 @st.composite
@@ -244,7 +243,7 @@ def test_learned_gates(backend, score, normalisation):
 
 
 @pytest.mark.asks("routers.hash_layer.table_router", "routers.hash_layer.random_table")
-@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
+@given(precision=precisions, gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
 def test_table_router(backend, precision, gate, seed):
     k = 2
     random = np.random.default_rng(seed)
@@ -290,7 +289,7 @@ def check_padded(found, alone, mask, scale, precision: str, what: str) -> None:
     "routers.hash_layer.fixed_router",
     "routers.hash_layer.random_table",
 )
-@given(precision=st.sampled_from(PRECISIONS), gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
+@given(precision=precisions, gate=st.sampled_from(reference.HASH_GATES), seed=seeds)
 def test_padding(backend, precision, gate, seed):
     """Eight tokens of twelve are real. The padding has invalid ids."""
     random = np.random.default_rng(seed)

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, run
-from routelaws.conformance.suite.strategies import selections
+from routelaws.conformance.engine.harness import run
+from routelaws.conformance.suite.strategies import precisions, selections
 from routelaws.conformance.suite.test_experts import ffn_scale, layer
 from routelaws.reference import experts as reference
 from routelaws.reference import layer_variants
 
 KEPT, INPUT = "experts.kept_gates", "layer_variants.input_gated_ffn"
-precisions = st.sampled_from(PRECISIONS)
 
 
 @pytest.mark.asks("experts.kept_gates")

@@ -16,8 +16,8 @@ from routelaws.conformance.compare import (
     assert_same,
     differs,
 )
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, random_direction, rounded, run
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.engine.harness import gradient, jitted, random_direction, rounded, run
+from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
 from routelaws.reference.experts import expert_ffn, gelu
 from routelaws.reference.routers import expert_choice
 from routelaws.reference.routers import mixture_of_tokens as reference
@@ -37,9 +37,7 @@ EQUAL = Logits(np.tile([[-0.0], [0.0]], (4, 4))[:7], "tied", 1)
 FORMS = (("gelu", False), ("relu", False), ("gelu", True))
 """Activation and one_hot."""
 
-precisions = st.sampled_from(PRECISIONS)
 temperatures = st.sampled_from([0.25, 1.0, 3.0])
-seeds = st.integers(0, 2**32 - 1)
 
 
 def weights_by_formula(z: np.ndarray, temperature: float, one_hot: bool = False) -> np.ndarray:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, jitted, precisions_of, run
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.engine.harness import jitted, precisions_of, run
+from routelaws.conformance.suite.strategies import Logits, logits, precisions
 from routelaws.reference import notation as reference
 
 
@@ -25,14 +25,14 @@ def check_top_k_indices(backend, drawn: Logits, precision: str, jit: bool = True
 
 
 @pytest.mark.asks("notation.top_k_indices")
-@given(drawn=logits() | logits(("tied",)), precision=st.sampled_from(PRECISIONS), jit=st.booleans())
+@given(drawn=logits() | logits(("tied",)), precision=precisions, jit=st.booleans())
 @example(drawn=Logits(2.0**-30 * np.array([[0, 3, 1, 2], [1, 0, 2, 3]]), "tiny", 2), precision="float32", jit=False)
 def test_top_k_indices(backend, drawn, precision, jit):
     check_top_k_indices(backend, drawn, precision, jit)
 
 
 @pytest.mark.asks("notation.canonical_zero")
-@given(drawn=logits(), precision=st.sampled_from(PRECISIONS), jit=st.booleans())
+@given(drawn=logits(), precision=precisions, jit=st.booleans())
 def test_canonical_zero(backend, drawn, precision, jit):
     found = np.asarray(run(backend, "notation.canonical_zero", precision, drawn.values, jit=jit))
     assert_same(found, drawn.values, what="canonical_zero")
@@ -44,7 +44,7 @@ ROWS_APART = Logits(np.array([[1000.0 - 300 * row, 999.0 - 300 * row] for row in
 
 
 @pytest.mark.asks("notation.softmax")
-@given(drawn=logits(), precision=st.sampled_from(PRECISIONS))
+@given(drawn=logits(), precision=precisions)
 @example(drawn=ROWS_APART, precision="float64")
 @example(drawn=ROWS_APART, precision="float32")
 def test_softmax(backend, drawn, precision):
@@ -58,7 +58,7 @@ def test_softmax(backend, drawn, precision):
 
 
 @pytest.mark.asks("notation.log_sum_exp")
-@given(drawn=logits(), precision=st.sampled_from(PRECISIONS))
+@given(drawn=logits(), precision=precisions)
 @example(drawn=ROWS_APART, precision="float64")
 @example(drawn=ROWS_APART, precision="float32")
 def test_log_sum_exp(backend, drawn, precision):

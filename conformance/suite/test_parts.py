@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from routelaws import reference
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.conformance.engine.harness import PRECISIONS, precisions_of, rounded, run, run_varied
+from routelaws.conformance.engine.harness import precisions_of, rounded, run, run_varied
 from routelaws.conformance.suite import test_models as models
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.suite.strategies import Logits, logits, precisions
 from routelaws.conformance.suite.test_objectives import RAGGED
 from routelaws.conformance.suite.test_top_k import FORMS, unit_of
 
 SHAPES = ((7, 4),)
 
-precisions = st.sampled_from(PRECISIONS)
 
 ROUTED_BLOCKS = {
     (6, 0.5): 3, (8, 1): 8, (12, 0.25): 3, (6, 1 / 3): 2, (6, 0.3333333333333333): 2, (6, 0.3333): 2, (24, 0.1667): 4,

@@ -13,7 +13,8 @@ from routelaws.conformance.compare import (
     assert_held,
     assert_same,
 )
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, run
+from routelaws.conformance.engine.harness import gradient, jitted, run
+from routelaws.conformance.suite.strategies import precisions, seeds
 from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, check_gates, draw_scores, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
@@ -24,9 +25,6 @@ BOUND = "routers.base.dual_bound"
 
 SHAPES = ((5, 1), (1, 4), (13, 3), (14, 4))
 KS = (1, 2, 3)
-
-precisions = st.sampled_from(PRECISIONS)
-seeds = st.integers(0, 2**32 - 1)
 
 
 def draw_bias(drawn: Scores, seed: int) -> np.ndarray:

@@ -21,14 +21,13 @@ from routelaws.conformance.compare import (
     assert_same,
 )
 from routelaws.conformance.engine.harness import (
-    PRECISIONS,
     gradient,
     precisions_of,
     random_direction,
     run,
     run_varied,
 )
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import reinforce as reference
 
@@ -52,9 +51,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 OTHERS = ((1, 4), (5, 1), slow((2, 8)))
 """One token, one expert, more experts than tokens."""
 
-precisions = st.sampled_from(PRECISIONS)
 nuclei = st.sampled_from([1.0, 0.9, 0.5, 0.2])
-seeds = st.integers(0, 2**32 - 1)
 
 
 def unit_of(z: np.ndarray, precision: str) -> np.ndarray:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_derivative
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
-from routelaws.conformance.suite.strategies import logits
+from routelaws.conformance.engine.harness import gradient, precisions_of, run_varied
+from routelaws.conformance.suite.strategies import logits, precisions
 from routelaws.conformance.suite.test_balance import unit_of
 from routelaws.reference import balance as reference
 from routelaws.reference.notation import top_k_indices
@@ -20,7 +20,7 @@ MASKS = (None, np.array([1, 1, 0, 1] + [0, 0, 0, 0] + [0, 0, 1, 0], bool))
 @pytest.mark.asks("balance.sequence_loss", "notation.top_k_indices")
 @given(
     drawn=logits(shapes=((12, 4),)),
-    precision=st.sampled_from(PRECISIONS),
+    precision=precisions,
     dialect=st.sampled_from(("assignments", "first_choice")),
     score=st.sampled_from(reference.SCORES),
     padded=st.booleans(),

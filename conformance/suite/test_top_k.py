@@ -17,8 +17,8 @@ from routelaws.conformance.compare import (
     assert_nearly_same,
     assert_same,
 )
-from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
-from routelaws.conformance.suite.strategies import Logits, logits
+from routelaws.conformance.engine.harness import gradient, precisions_of, run_varied
+from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import top_k as reference
 
@@ -28,10 +28,8 @@ SHAPES = ((7, 4),)
 
 FORMS = [(score, normalisation) for score in reference.SCORES for normalisation in reference.NORMALISATIONS]
 
-precisions = st.sampled_from(PRECISIONS)
 forms = st.just(FORMS[0]) | st.sampled_from(FORMS)
 """Half of the draws are the reference's defaults, for routers without options."""
-seeds = st.integers(0, 2**32 - 1)
 
 
 def options_of(k: int, score: str, normalisation: str) -> dict:

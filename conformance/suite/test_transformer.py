@@ -8,20 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same, differs
 from routelaws.conformance.engine.harness import PRECISIONS, cast, gradient, inner, precisions_of, rounded, run
-from routelaws.conformance.suite.strategies import LENGTH, MODELS, Case, case, cases
+from routelaws.conformance.suite.strategies import LENGTH, MODELS, Case, case, cases, precisions, seeds
 from routelaws.reference import transformer as reference
 from routelaws.reference.notation import Routing
 
 ROUTED = tuple(name for name in MODELS if name != "dense")
 DROPPING = ("hash that drops", "sinkhorn, k = 3, sigmoid, drops", "top_k", "top_k, k = 2, sigmoid, drops")
-
-seeds = st.integers(0, 2**32 - 1)
-precisions = st.sampled_from(PRECISIONS)
 
 
 def config_for(backend, drawn: Case):

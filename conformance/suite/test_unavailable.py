@@ -16,6 +16,7 @@ from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import gradient, precisions_of, run
 from routelaws.conformance.engine.names import options_of, public_functions
+from routelaws.conformance.suite.strategies import seeds
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.routers.sinkhorn import sinkhorn_plan
 
@@ -93,8 +94,6 @@ CALLS = calls()
 ASKED = [pytest.param(c.path, name, marks=() if c.quick else pytest.mark.slow) for name, c in CALLS.items()]
 masks = st.sampled_from([[1, 0, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 1], [0, 1, 1, 1, 1, 1]])
 """Masks of some experts, of none, of all but k, and of the first."""
-
-seeds = st.integers(0, 2**32 - 1)
 
 
 def values_of(seed: int, available: np.ndarray) -> dict:

@@ -81,7 +81,8 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
 
     Args:
         law, columns, loss: as in `leave_one_out`.
-        groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out.
+        groups: [n]; rows with equal entries form one group. Pass the sizes N to leave one size out. A row whose group
+            is NaN is never left out.
 
     Returns:
         A HeldOut with one fold for each group.
@@ -93,7 +94,7 @@ def leave_one_group_out(law: Law, columns: Sequence[np.ndarray], loss: np.ndarra
     fit = partial(law.fit, **law.given(*columns))  # values such as B_min come from the whole table
     fit(*columns, loss)  # raises for an invalid table
     errors = np.full(loss.size, np.nan)
-    names = np.unique(groups)
+    names = np.unique(groups[groups == groups])
     for name in names:
         out = groups == name
         if out.all():  # no row is left to fit

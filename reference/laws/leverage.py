@@ -229,8 +229,6 @@ def fit_leverage(
     flops: np.ndarray,
     leverage: np.ndarray,
     A_max: float = math.inf,
-    *,
-    search=_best_start,
 ) -> LeverageFit:
     """Fit the leverage law to measured leverages.
 
@@ -238,7 +236,6 @@ def fit_leverage(
         activation, tian_granularity, flops: [n], as for `leverage`.
         leverage: [n], EL, above 0.
         A_max: given, not fitted; at least 10 (our choice).
-        search: how to search; the accelerated package passes its own.
 
     Raises:
         ValueError: lengths differ, an entry is not finite or not above 0, there are fewer than 7 rows, or the rows
@@ -255,7 +252,7 @@ def fit_leverage(
         raise InputError(
             "these rows do not determine the coefficients; needed: two flops, three granularities, three A"
         )
-    start, status = search(columns, A_max)
+    start, status = _best_start(columns, A_max)
     solution, _, objective = least_squares(_design(*columns[:3], start, A_max), np.log10(leverage))
     coefficients = LeverageCoefficients(*(float(v) for v in solution), float(start), A_max)
     covariance = np.full((5, 5), np.nan)

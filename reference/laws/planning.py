@@ -200,8 +200,6 @@ def fine_grained_for_active(
     expansion: float,
     coefficients: FineGrainedCoefficients,
     granularities: Sequence[float] = GRANULARITIES,
-    *,
-    search=fine_grained_optimum,
 ) -> FineGrainedOptimum:
     """Return the optimum with a given number of active parameters; bisection of log FLOPs finds its budget.
 
@@ -211,18 +209,17 @@ def fine_grained_for_active(
     Args:
         active_parameters: active parameters of the model, 12 d² · d/64.
         expansion, coefficients, granularities: as in `fine_grained_optimum`.
-        search: how to search; the accelerated package passes its own.
     """
     active = float(check_range("active_parameters", active_parameters, above=0.0))
     low, high = math.log(1e9), math.log(1e35)
     while high - low > 1e-7:
         middle = (low + high) / 2
-        optimum = search(math.exp(middle), expansion, coefficients, granularities)
+        optimum = fine_grained_optimum(math.exp(middle), expansion, coefficients, granularities)
         if optimum.active_parameters < active:
             low = middle
         else:
             high = middle
-    return search(math.exp(high), expansion, coefficients, granularities)
+    return fine_grained_optimum(math.exp(high), expansion, coefficients, granularities)
 
 
 def joint_optimum(

@@ -172,6 +172,8 @@ ROUTERS = tuple(RECORD_OF)
 ROUTER_TYPES = {record.name: record.router_type for record in RECORDS}
 """The `router_type` in a results table for the name of each router."""
 
+DENSE = ROUTER_TYPES["dense"]
+
 OPTIONS = frozenset(option for record in RECORDS for option in record.options)
 """Fields of `ModelConfig` that are for some routers only."""
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
-from routelaws.reference.laws import fine_grained, joint, planning
+from routelaws.reference.laws import fine_grained, hoffmann, joint, planning
 from routelaws.reference.tests.strategies_additive import CASES
 
 FINE_GRAINED = fine_grained.PUBLISHED["E=64"].coefficients
@@ -153,3 +153,33 @@ def test_no_joint_model_on_a_grid_is_better(law, budget, experts):
     check("laws.planning.spent", abs(spent / budget.flops - 1))
     again = joint.predict_joint(best.active_parameters, best.tokens, experts, law)
     check("laws.additive.value", abs(again / best.loss - 1))
+
+
+@given(law=CASES["hoffmann"].laws, flops=st.floats(18, 26).map(lambda power: 10.0**power))
+def test_hoffmann_s_optimum(law, flops):
+    """The derivative of the loss is 0 at the N of the formula. The optimum uses all FLOPs."""
+    best = planning.hoffmann_optimum(flops, law)
+    ratio = law.alpha * law.a / (law.beta * law.b)
+    size = (ratio * (flops / 6) ** law.beta) ** (1 / (law.alpha + law.beta))
+    check("laws.planning.location", abs(math.log(best.parameters / size)))
+    check("laws.additive.value", abs(best.loss / hoffmann.predict_hoffmann(size, flops / 6 / size, law) - 1))
+    check("laws.planning.spent", abs(6 * best.parameters * best.tokens / flops - 1))
+
+
+@given(law=CASES["fine-grained"].laws, flops=st.floats(17, 26).map(lambda power: 10.0**power))
+def test_no_fine_grained_model_on_a_grid_is_better(law, flops):
+    best = planning.fine_grained_optimum(flops, 64, law)
+    d = np.geomspace(64, flops ** (1 / 3), 500)[:, None]
+    every = np.array(planning.GRANULARITIES)
+    tokens = flops / fine_grained.fine_grained_flops(d, 64, every)
+    size = fine_grained.fine_grained_parameters(d, 64)
+    assert best.loss <= fine_grained.predict_fine_grained(size, tokens, every, law).min() * (1 + 1e-12)
+    spent = (72 * best.d_model**2 + 14 * best.d_model * 64 * best.granularity) * best.d_model / 64 * best.tokens
+    check("laws.planning.spent", abs(spent / flops - 1))
+    check("laws.planning.spent", abs(best.total_parameters / (best.active_parameters * (8 * 64 + 4) / 12) - 1))
+
+
+def test_the_narrowest_model_is_tried():
+    """With FLOPs for little more than one token, the best model is the narrowest."""
+    flops = 3 * float(fine_grained.fine_grained_flops(planning.LEAST_WIDTH, 64, 1))
+    assert planning.fine_grained_optimum(flops, 64, FINE_GRAINED).d_model == planning.LEAST_WIDTH

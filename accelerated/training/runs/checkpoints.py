@@ -259,7 +259,7 @@ class Checkpoints:
                 extra = metadata["extra"]
                 if check is not None:
                     check(step, extra)
-                state = self._load(step, like, packed=metadata.get(PACKED, False))
+                state = self._load(step, like, packed=metadata[PACKED])
         except Exception as error:
             wrong = error
         if hosts.asked_anywhere(wrong is not None):
@@ -297,7 +297,7 @@ class Checkpoints:
 
 def _whole_metadata(path: Path) -> dict:
     metadata = ocp.checkpointables_metadata(path).custom_metadata
-    if metadata.get("beside", digest_of_json(metadata["extra"])) != digest_of_json(metadata["extra"]):
+    if metadata["beside"] != digest_of_json(metadata["extra"]):
         raise ValueError("its content does not match its digest")
     return metadata
 

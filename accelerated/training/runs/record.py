@@ -10,8 +10,6 @@
 The digest of a checkpoint also covers the record of its step, so files of another run do not match. `record.json` has
 the record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after
 a kill, the record may have rows that the table lacks, and the log may have lines that the record lacks.
-
-A run of an earlier version has no record. Its table can be read, but its checkpoints are refused.
 """
 
 import json
@@ -48,10 +46,6 @@ A_NEW_LOG = "restore it, or move it away to start a new log"
 """Remedy if the log differs from the log that the run wrote."""
 
 
-NO_RECORD = "has no record of its files, because an earlier version wrote it; train the run again with another --out"
-"""The message for a run of an earlier version."""
-
-
 class Record(NamedTuple):
     """The record of the files of a run at some step; see above."""
 
@@ -60,7 +54,7 @@ class Record(NamedTuple):
     hash_table: str | None
     texts: dict[str, str]
     rows: list[dict[str, str]]  # without blank cells
-    windows: list[str]  # "" if unknown
+    windows: list[str]
     log: dict  # bytes, digest
 
     def plain(self) -> dict:
@@ -110,15 +104,8 @@ def read_record(folder: Path) -> Record | None:
     return record
 
 
-def record_in(extra: dict, folder: Path) -> Record:
-    """Return the record in the fields of a checkpoint.
-
-    Raises:
-        InputError: an earlier version wrote the checkpoint.
-        ValueError: the record has another form.
-    """
-    if "record" not in extra:
-        raise InputError(f"{folder}: {NO_RECORD}")
+def record_in(extra: dict) -> Record:
+    """Return the record in the fields of a checkpoint. Raise `ValueError` if it has another form."""
     if wrong := misfit(extra["record"], FORM, "record"):
         raise ValueError(wrong)
     return _record(extra["record"])

@@ -258,7 +258,7 @@ def read_log(path: Path) -> list[dict]:
 def parse_line(line: bytes, where: str) -> dict:
     """Return the fields of a line of the log. Raise `InputError` if it is damaged."""
     try:
-        fields = parse_json(line.decode("utf-8"), infinite=True)  # earlier versions wrote NaN
+        fields = parse_json(line.decode("utf-8"))
         wrong = misfit(fields, LOG_LINE)
     except ValueError as error:
         wrong = f"is not valid JSON: {error}"
@@ -278,14 +278,14 @@ def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
     """
     path = Path(folder) / "results.csv"
     rows, record = read_rows(path), read_record(folder)
-    if record is None:  # of an earlier version
+    if record is None:
         return rows, read_window_losses(folder)
     check_rows(path, rows, record)
     try:
         content = read_bytes(Path(folder) / WINDOWS)
     except FileNotFoundError:
         return rows, None
-    if rows and record.windows[len(rows) - 1] in ("", digest(content)):
+    if rows and record.windows[len(rows) - 1] == digest(content):
         return rows, read_window_losses(folder)
     if rows and int(rows[-1]["step"]) == from_mapping(record.config, FILE).steps:
         raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; restore it, or delete it")

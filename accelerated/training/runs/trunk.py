@@ -84,7 +84,7 @@ def begin(trunk: Trunk, config: TrainConfig, like: dict, tell: Callable[[str], N
     checkpoints = trunk.checkpoints(tell)
 
     def check(step: int, extra: dict) -> None:
-        check_files(trunk.folder, there, record_in(extra, trunk.folder), f"the checkpoint of step {step:,}")
+        check_files(trunk.folder, there, record_in(extra), f"the checkpoint of step {step:,}")
 
     try:
         restored = checkpoints.restore_at(trunk.step, like, check)

@@ -59,9 +59,9 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     parts = {}
 
     def check(step: int, extra: dict) -> None:
-        record = record_in(extra, folder)
+        record = record_in(extra)
         parts["files"] = check_files(folder, config, record, f"the checkpoint of step {step:,}")
-        parts["texts"], parts["before"] = record.texts, extra.get("initial_tokens", 0)
+        parts["texts"], parts["before"] = record.texts, extra["initial_tokens"]
 
     try:
         restored = checkpoints.restore(shapes._asdict(), check)

@@ -52,7 +52,7 @@ META = {
     "bytes_per_token": NUMBER,
     "dtype": str,
     "checksums": {"*": str},
-    "files?": {"*": str},
+    "files": {"*": str},
 }
 """The form of meta.json."""
 
@@ -134,7 +134,7 @@ def changed_files(files: TokenFiles, before: str) -> list[str]:
     """
     entries = files.folder.parent.glob(f"{before}-v*/meta.json") if re.fullmatch("[0-9a-f]{32}", before) else ()
     try:
-        old, new = (_read_meta(folder).get("files", {}) for folder in (next(iter(entries)).parent, files.folder))
+        old, new = (_read_meta(folder)["files"] for folder in (next(iter(entries)).parent, files.folder))
     except (StopIteration, _Damaged):
         return []
     return [name for name in {**new, **old} if old.get(name) != new.get(name)] if old and new else []
