@@ -290,12 +290,12 @@ def _scattered(gradient: jax.Array, axes: tuple[str, ...], dimension: int, mesh:
 def _scattered_once(whole: jax.Array, axis: str, group: list | None, number: int) -> jax.Array:
     """Return this device's part of a sum of [a, n, b] over `number` devices: [a, n / number, b].
 
-    XLA on TPU makes an all-reduce of this, too, if a part does not fill tiles, or if n is not among the last two
-    dimensions. Then n comes first, before SUBLANES rows, and is no dimension of a tile.
+    XLA on TPU makes an all-reduce of this, too, if a part does not fill SUBLANES rows, or if n is not among the last
+    two dimensions. Then n comes first, before SUBLANES rows, and is no dimension of a tile.
     """
     options = {"axis_name": axis, "axis_index_groups": group, "tiled": True}
     a, n, b = whole.shape
-    if n // number % (LANES if b == 1 else SUBLANES) == 0:
+    if n // number % SUBLANES == 0:
         kept = [size for size in (a, n, b) if size > 1]
         part = jax.lax.psum_scatter(whole.reshape(kept), scatter_dimension=int(a > 1), **options)
         return part.reshape(a, -1, b)
