@@ -58,13 +58,10 @@ from .notation import (
     log_sum_exp,
     softmax,
 )
-from .routers.top_k import _log_scores
+from .routers.top_k import SCORES, _log_scores
 
 DIALECTS = ("assignments", "tokens", "first_choice", "gshard")
 """Ways to count shareₑ and to scale the loss."""
-
-SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
-"""Ways to turn logits into probabilities; sigmoids are divided by their sum over the experts."""
 
 RECENTRE = ("none", "step", "bias")
 """Options of `update_bias`: subtract no mean, the mean of the signs of one step, or the mean of the new bias."""

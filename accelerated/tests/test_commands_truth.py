@@ -22,15 +22,11 @@ from routelaws.accelerated.results.rows import law_columns
 from routelaws.accelerated.results.runs import fits_blocks, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.plain.laws import Bounded, Compute, Student, derivatives, quiet_interval
+from routelaws.reference.tests.test_laws_coverage import CELLS, COMPUTE, PLACE, USES
 
 from .small_tables import LAW, frame_of, write
 
 GRID = [(size, e) for size in (1e7, 1e8, 1e9) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
-FEW = [(size, e) for size in (2e7, 3e8) for e in (1.0, 4.0, 16.0, 64.0, 256.0)]
-AT = (1e9, 100.0)
-
-COMPUTE = Compute(-0.08, -0.04, 0.01, 0.4, 28.0, 3600.0, 40.0)
-USES = [(flops, used) for flops in (30.0, 700.0) for used in (40.0, 100.0, 400.0, 1600.0, 6000.0)]
 
 
 def make_frame(cells, log_loss) -> pandas.DataFrame:
@@ -77,9 +73,9 @@ def ends(item: dict) -> list[float]:
 
 
 def test_fit_says_the_law_in_its_own_units(tmp_path):
-    log_loss = noisy(LAW, FEW, 1e-6, 3)
-    [fit] = read(write(make_frame(FEW, log_loss), tmp_path)).fit(intervals="profile").to_dict()["fits"]
-    truth, law = np.array(LAW), bounded_losses(FEW)
+    log_loss = noisy(LAW, CELLS, 1e-6, 3)
+    [fit] = read(write(make_frame(CELLS, log_loss), tmp_path)).fit(intervals="profile").to_dict()["fits"]
+    truth, law = np.array(LAW), bounded_losses(CELLS)
     for i, name in enumerate(Bounded._fields):
         wanted = quiet_interval(law, lambda t, i=i: t[i], truth, log_loss, 0.95)
         assert near(ends(fit["coefficients"][name]), wanted, 1e-2), name
@@ -89,7 +85,7 @@ def test_fit_says_the_law_in_its_own_units(tmp_path):
     wanted = quiet_interval(law, lambda t: math.log10(Bounded(*t).cutoff()), truth, log_loss, 0.95)
     assert near(np.log10(ends(fit["derived"]["N_cutoff"])), wanted, 1e-2)
     squares = Student(derivatives(law, truth), log_loss - law(truth), 0.95).squares
-    assert fit["rmsle"] == pytest.approx(math.sqrt(squares / len(FEW)), rel=1e-3)
+    assert fit["rmsle"] == pytest.approx(math.sqrt(squares / len(CELLS)), rel=1e-3)
 
 
 @pytest.mark.parametrize("tokens", [None, (16, 128)])
@@ -151,22 +147,22 @@ def test_without_a_table_a_law_of_compute_takes_every_row_and_others_the_rows_cl
 
 
 def test_predict_says_the_loss_its_intervals_and_the_dense_size_that_it_is_worth(tmp_path, capsys):
-    log_loss, truth, law = noisy(LAW, FEW, 1e-6, 3), np.array(LAW), bounded_losses(FEW)
-    path = write(make_frame(FEW, log_loss), tmp_path)
+    log_loss, truth, law = noisy(LAW, CELLS, 1e-6, 3), np.array(LAW), bounded_losses(CELLS)
+    path = write(make_frame(CELLS, log_loss), tmp_path)
     assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     [found] = said["predictions"]
     assert said["level"] == 0.8 and found["rows"] == 10
     for key, more in (("law", 0.0), ("run", 1.0)):
-        wanted = quiet_interval(law, lambda t: Bounded(*t).log_loss(*AT), truth, log_loss, 0.8, more)
+        wanted = quiet_interval(law, lambda t: Bounded(*t).log_loss(*PLACE), truth, log_loss, 0.8, more)
         assert near(np.log10(ends(found["intervals"][key])), wanted), key
-    worth = quiet_interval(law, lambda t: math.log10(Bounded(*t).worth(*AT)), truth, log_loss, 0.8)
+    worth = quiet_interval(law, lambda t: math.log10(Bounded(*t).worth(*PLACE)), truth, log_loss, 0.8)
     assert near(np.log10(ends(found["intervals"]["dense_equivalent"])), worth)
     assert found["cautions"] == ["N = 1e+09 is 3.33 times the largest N of the runs (3e+08), an extrapolation"]
     assert main(["predict", str(path), "--n", "1e9", "--experts", "100", "--level", "0.8"]) == 0
     printed = capsys.readouterr().out
-    assert f"same loss as a dense model of N = {LAW.worth(*AT):.3g} (" in printed and "80 %, the law" in printed
-    assert f"{LAW.loss(*AT):.4f}" in printed
+    assert f"same loss as a dense model of N = {LAW.worth(*PLACE):.3g} (" in printed and "80 %, the law" in printed
+    assert f"{LAW.loss(*PLACE):.4f}" in printed
 
 
 # The linear laws: Student's interval, exactly.

@@ -14,11 +14,10 @@ from routelaws.accelerated.laws.fitting import fit_routed, fit_weighted, predict
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.runs import fits_blocks, read
 from routelaws.conformance.engine.data_folder import released_file
-from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.reference.laws.routed import predict_loss
+from routelaws.reference.tests.strategies_laws import LAW
 
 from .small_tables import frame_of, write
-
-LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 
 
 def make_table(folder, law=LAW, noise=0.0, experts=(1, 2, 4, 16, 64, 256), loss=None) -> Path:

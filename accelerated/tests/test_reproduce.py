@@ -45,13 +45,13 @@ from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.misfit import equal_variances
 from routelaws.reference.laws.dense import DenseLine
-from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
+from routelaws.reference.laws.routed import predict_loss
+from routelaws.reference.tests.strategies_laws import LAW
 
 from .small_tables import run, strict_json, write
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
-LAW = RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0)
 HASH = LAW._replace(b=-0.09, d=LAW.d + (LAW.b + 0.09) * math.log10(2))  # the same dense models as LAW
 SIZES, EXPERTS = (1e7, 1e8, 1e9), (2, 4, 16, 64, 128, 256)
 

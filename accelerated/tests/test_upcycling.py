@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.runs.checkpoints import Checkpoints
-from routelaws.accelerated.training.runs.weights import load_run
+from routelaws.accelerated.training.runs.weights import _is_params, load_run
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.reference import transformer
 from routelaws.reference.configuration import ModelConfig
@@ -115,7 +115,7 @@ def test_a_run_begins_with_the_experts_of_a_dense_run(small_fields, lender, tmp_
     tokens = np.random.default_rng(0).integers(0, 300, (2, 17))
     dense, routed = load_run(lender), load_run(tmp_path / "run")
     check_same_loss(tokens, *((_wide(saved.params), saved.config.model) for saved in (routed, dense)))
-    moments = next(leaf for leaf in jax.tree.leaves(state.optimizer, is_leaf=_is_tree) if _is_tree(leaf))
+    moments = next(leaf for leaf in jax.tree.leaves(state.optimizer, is_leaf=_is_params) if _is_params(leaf))
     assert set(np.unique(moments["routed_ffn"]["up"])) == set(np.unique(moments["embedding"])) == {2}
     assert set(np.unique(moments["routed_ffn"]["router"])) == {0}
     fresh = begun(fields, tmp_path / "other", init_redraw=1.0)[3]
@@ -125,10 +125,6 @@ def test_a_run_begins_with_the_experts_of_a_dense_run(small_fields, lender, tmp_
 
 def _wide(params: dict) -> dict:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-
-
-def _is_tree(node) -> bool:
-    return isinstance(node, dict) and "embedding" in node
 
 
 @pytest.mark.parametrize(

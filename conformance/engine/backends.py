@@ -31,7 +31,7 @@ import pytest
 
 from routelaws.conformance import adapters
 from routelaws.conformance.engine import comparable, stances
-from routelaws.conformance.engine.harness import cast
+from routelaws.conformance.engine.harness import PRECISIONS, cast
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import (
     BackendError,
@@ -55,8 +55,7 @@ OURS = "routelaws.accelerated"
 GROUP = "routelaws.backends"
 """The group of entry points; an installed library can name its backend there."""
 
-DTYPES = ("float64", "float32")
-DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*DTYPES, "bfloat16")}
+DTYPES_OF = {"routelaws.reference": ("float64",), OURS: (*PRECISIONS, "bfloat16")}
 """Precisions of our own backends. A backend is tested in bfloat16 only if its `dtypes` contain bfloat16."""
 TIME_LIMIT = 60.0
 """Default time limit of one call, in seconds."""
@@ -126,7 +125,7 @@ def _submodule(module: str, name: str):
 def _dtypes_of(name: str, named) -> tuple[str, ...]:
     """Return the precisions of a backend, checked."""
     precisions = () if isinstance(named, str) else tuple(named)
-    if not precisions or not set(precisions) <= {*DTYPES, "bfloat16"}:
+    if not precisions or not set(precisions) <= {*PRECISIONS, "bfloat16"}:
         allowed = "a tuple of one or more of 'float64', 'float32', 'bfloat16'"
         raise BackendError(f"backend {name}: dtypes are {named!r}; allowed: {allowed}")
     return precisions
@@ -176,7 +175,7 @@ class Backend:
             "torch" in named,
             tuple(capability for capability in named if capability != "torch"),
         )
-        self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, DTYPES)))
+        self.dtypes = _dtypes_of(name, getattr(namespace, "dtypes", DTYPES_OF.get(own_name, PRECISIONS)))
         self.slow, self.unavailable = (
             frozenset(full_names(getattr(namespace, name, ()))) for name in ("slow", "unavailable")
         )

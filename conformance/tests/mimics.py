@@ -13,7 +13,7 @@ from routelaws.reference.notation import softmax
 GROUPS, TAKEN = 4, 2
 
 
-def _sigmoid(z):
+def sigmoid(z):
     with np.errstate(over="ignore"):
         return (1 / (1 + np.exp(-z))).astype(z.dtype)
 
@@ -68,7 +68,7 @@ def deepseek(z, k, bias=None, mask=None, *, eps=None, groups=GROUPS, taken=TAKEN
     """
     if z.shape[1] % groups or taken * z.shape[1] // groups < k:
         raise NotImplementedError("groups of fewer experts than k")
-    s = _sigmoid(z)
+    s = sigmoid(z)
     key = s if bias is None else s + bias.astype(z.dtype)
     expert = best(np.roll(in_groups(np.roll(key, shift, axis=1), groups, taken), -shift, axis=1), k)
     gate = sigmoid_shares(z, expert) if eps is None else shared(at(s, expert), eps)
@@ -176,20 +176,20 @@ def gates_in_float16(z, k, bias=None, mask=None):
 
 
 def bias_in_the_gate(z, k, bias=None, mask=None):
-    s = _sigmoid(z) if bias is None else _sigmoid(z) + bias.astype(z.dtype)
+    s = sigmoid(z) if bias is None else sigmoid(z) + bias.astype(z.dtype)
     expert = best(s, k)
     return expert, sigmoid_shares(z, expert) if bias is None else shared(at(s, expert))
 
 
 def subtracted(z, k, bias=None, mask=None):
     bias = np.zeros(z.shape[1], z.dtype) if bias is None else bias.astype(z.dtype)
-    key = _sigmoid(z) + bias
+    key = sigmoid(z) + bias
     expert = best(key, k)
     return expert, at(key, expert) - bias[expert]
 
 
 def largest_scores(z, k, bias=None, mask=None):
-    s = _sigmoid(z)
+    s = sigmoid(z)
     expert = np.argsort(-(s if bias is None else s + bias), axis=1, kind="stable")[:, :k]
     return expert, -np.sort(-s, axis=1)[:, :k]
 
@@ -253,7 +253,7 @@ def softmax_of_tokens(z, k, bias=None, mask=None):
 
 def bias_on_logits(z, k, bias=None, mask=None):
     return best(z if bias is None else z + bias.astype(z.dtype), k), at(
-        _sigmoid(z), best(z if bias is None else z + bias.astype(z.dtype), k)
+        sigmoid(z), best(z if bias is None else z + bias.astype(z.dtype), k)
     )
 
 
@@ -261,7 +261,7 @@ def excluded_at_zero(z, k, bias=None, mask=None):
     """DeepSeek-V3 with score 0 for excluded experts. This exceeds a score plus a negative bias."""
     if z.shape[1] % GROUPS or TAKEN * z.shape[1] // GROUPS < k:
         raise NotImplementedError("groups of fewer experts than k")
-    s = _sigmoid(z)
+    s = sigmoid(z)
     key = in_groups(s if bias is None else s + bias.astype(z.dtype))
     expert = best(np.where(np.isinf(key), 0, key), k)
     return expert, sigmoid_shares(z, expert)
@@ -362,7 +362,7 @@ def nothing_after_1024(z, k, bias=None, mask=None):
 
 def with_floor(z, k, bias=None, mask=None):
     """llama.cpp's glm4moe."""
-    s = _sigmoid(z)
+    s = sigmoid(z)
     expert = best(s if bias is None else s + bias.astype(z.dtype), k)
     return expert, at(s, expert) / np.maximum(at(s, expert).sum(axis=1, keepdims=True), np.float32(6.1e-5))
 
@@ -394,7 +394,7 @@ def bias_in_the_logits(z, k, bias=None, mask=None):
 
 
 def bias_of_the_other_sign(z, k, bias=None, mask=None):
-    s = _sigmoid(z)
+    s = sigmoid(z)
     expert = best(s if bias is None else s - bias.astype(z.dtype), k)
     return expert, at(s, expert)
 

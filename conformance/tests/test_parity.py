@@ -9,6 +9,7 @@ from routelaws.conformance import __main__, parity
 from routelaws.conformance.adapters import blocks
 from routelaws.conformance.dialects.readings import rounded_to
 from routelaws.conformance.engine import backends
+from routelaws.conformance.tests.mimics import at, sigmoid
 from routelaws.reference.notation import softmax
 
 RANDOM = np.random.default_rng(0)
@@ -19,18 +20,9 @@ def best(scores, k, sign=1):
     return np.lexsort((index, -scores), axis=1)[:, :k]
 
 
-def at(values, expert):
-    return np.take_along_axis(values, expert, axis=1)
-
-
 def shared(gate, floor=0.0):
     total = gate.sum(axis=1, keepdims=True)
     return gate / np.maximum(total, gate.dtype.type(floor))
-
-
-def sigmoid(z):
-    with np.errstate(over="ignore"):
-        return (1 / (1 + np.exp(-z))).astype(z.dtype)
 
 
 def plain(z, k):

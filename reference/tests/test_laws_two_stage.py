@@ -9,10 +9,9 @@ from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.conformance.plain.laws import derivatives
 from routelaws.reference.laws import two_stage as reference
+from routelaws.reference.tests.test_laws_downstream import SEEDS, SIZES, TOKENS
 
 FLOPS = np.geomspace(1e18, 1e21, 14)
-SIZES, TOKENS = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9, 3e9], [2e9, 1e10, 5e10, 2e11]))
-SEEDS = st.integers(0, 99)
 LOGISTICS = st.builds(
     reference.LogisticCoefficients,
     st.floats(0.4, 0.75),
