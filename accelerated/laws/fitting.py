@@ -184,7 +184,7 @@ def level_table(
     if extra.size < LEAST_EXPERT_COUNTS:
         raise InputError(
             f"{extra.size} different {words.expert_counts}; {words.searched} cannot be determined with fewer than "
-            f"{LEAST_EXPERT_COUNTS}"
+            f"{LEAST_EXPERT_COUNTS}{words.instead}"
         )
     cell = _cells(level, size, words)
     log_size = np.log10(size)

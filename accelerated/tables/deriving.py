@@ -84,15 +84,12 @@ def _write_out_sizes(table: Cells) -> None:
 
 
 def _router(table: Cells) -> None:
-    blank = table.blank("router_type")
-    if "router_type" in table.constants and blank:
-        router = table.constants["router_type"]
+    blank, one_expert = table.blank("router_type"), table.number("num_experts") == 1
+    if (router := table.constants.get("router_type")) is not None:
         router = spellings([router]).get(router, router)
-        one_expert = set(np.flatnonzero(table.number("num_experts") == 1))
-        table.fill("router_type", {i: router for i in blank if i not in one_expert}, f"{router}, by --set")
-        table.fill("router_type", {i: DENSE for i in blank if i in one_expert}, f"{DENSE}, since num_experts is 1")
-    elif len(blank) == table.rows and (table.number("num_experts") == 1).all():
-        table.fill("router_type", dict.fromkeys(blank, DENSE), f"{DENSE}, since num_experts is 1")
+        table.fill("router_type", {i: router for i in blank if not one_expert[i]}, f"{router}, by --set")
+    if router is not None or len(blank) < table.rows or one_expert.all():  # else the whole column is missing
+        table.fill("router_type", {i: DENSE for i in blank if one_expert[i]}, f"{DENSE}, since num_experts is 1")
     column = [cell.strip() for cell in table.column("router_type")]
     spelled = spellings(dict.fromkeys(column))
     table.cells["router_type"] = [spelled.get(cell, cell) for cell in column]

@@ -252,6 +252,13 @@ def test_values_are_mapped_before_anything_is_derived(converted, save, tmp_path)
             convert_runs(save(rows), tmp_path / "t.csv", columns, values={item: "Dense"})
 
 
+def test_a_blank_router_of_one_expert_is_dense(converted):
+    rows = [row | {"router": "-" if row["E"] == 1 else "my-router"} for row in make_runs()]
+    frame, remarks = converted(rows, MAP | {"router_type": "router"})
+    assert frame["router_type"].tolist() == ["Dense" if row["E"] == 1 else "my-router" for row in rows]
+    assert "router_type: Dense, since num_experts is 1, in 6 of 36 rows" in remarks
+
+
 def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
     for text in ("", "0"):
         rows = [row | {"E": text if row["E"] == 1 else str(row["E"])} for row in make_runs()]

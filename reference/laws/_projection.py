@@ -40,6 +40,7 @@ class Words(NamedTuple):
     expert_count: str = "num_experts"  # one of them
     expert_counts: str = "num_experts"  # several
     searched: str = "E_start and E_max"
+    instead: str = "; the laws bilinear and separable need 2"
 
 
 ROUTED_WORDS = Words()
@@ -114,7 +115,7 @@ def _check_told_apart(size: np.ndarray, experts: np.ndarray, words: Words) -> No
     if levels < LEAST_EXPERT_COUNTS:
         raise InputError(
             f"{levels} different {words.expert_counts}; {words.searched} cannot be determined with fewer than "
-            f"{LEAST_EXPERT_COUNTS}"
+            f"{LEAST_EXPERT_COUNTS}{words.instead}"
         )
     cells = np.unique(np.stack([size, experts]), axis=1).shape[1]
     if cells < LEAST_CELLS:

@@ -313,7 +313,7 @@ def _checked(kind: type, dense_parameters, num_experts, loss) -> tuple[tuple, np
     if kind is BoundedFloorCoefficients and count < LEAST_EXPERT_COUNTS:
         raise InputError(
             f"{count} different num_experts; E_start and E_max cannot be determined with fewer than "
-            f"{LEAST_EXPERT_COUNTS}"
+            f"{LEAST_EXPERT_COUNTS}; the laws bilinear and separable need 2"
         )
     return columns, loss
 

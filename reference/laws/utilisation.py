@@ -63,6 +63,7 @@ _WORDS = Words(
     expert_count="value of utilisation",
     expert_counts="values of utilisation",
     searched="B_start and B_max",
+    instead="",
 )
 
 _STATUSES: dict[str, Status] = {
