@@ -198,7 +198,7 @@ def _names(path: Path, header: str) -> list[str]:
     for separator, called in _SEPARATORS.items():
         if len(next(csv.reader([header], delimiter=separator))) > len(cells):
             raise InputError(
-                f"{path}: its cells are separated by {called}; needed: a CSV file, with commas and a first line of names"
+                f"{path}: its cells are separated by {called}; needed: a CSV file with commas and a first line of names"
             )
     if not to_numbers(cells)[1].any():
         raise InputError(f"{path}: its first line {shorten(header)} has no names; needed: a header")

@@ -159,7 +159,16 @@ def compare_gradients(case: dict) -> dict:
             "where": where,
             "bias": moved,
             "load": compare_means(layout, placed, tokens),
+            "joined": is_joined(layout, params),
         }
+
+
+def is_joined(layout, params) -> bool:
+    """Return whether the parts of the weights, joined, are the weights."""
+    parts = jax.device_put(params, layout.sharding(layout.moments))
+    old = jax.device_put(jax.tree.map(jnp.zeros_like, params), layout.sharding(layout.params))
+    new = jax.jit(layout.join)(parts, old)
+    return all(np.array_equal(leaf, whole) for leaf, whole in zip(*map(jax.tree.leaves, (new, params)), strict=True))
 
 
 def compare_means(layout, params, tokens) -> float:

@@ -72,6 +72,7 @@ def check_gradients(cases: list[dict]) -> None:
         for name in ("loss", "gradient", "bias"):
             check(f"mesh.{name}", found[name], 1.0, message=f"{name} {found['where']} of {case}")
         check("mesh.load", found["load"], 1.0, message=f"load of {case}")
+        assert found["joined"], case
 
 
 def test_gradients_on_all_axes():

@@ -89,7 +89,7 @@ def test_names_of_files():
 def test_other_separators_are_named(tmp_path, separator):
     path = tmp_path / "t.csv"
     path.write_text(separator.join(["hyper_id", "step", "loss_c4, nats"]) + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match="separated by (semicolons|tabs|bars); needed: a CSV file, with commas"):
+    with pytest.raises(InputError, match="separated by (semicolons|tabs|bars); needed: a CSV file with commas"):
         read(path)
 
 

@@ -328,7 +328,7 @@ class TestRules:
 
     @pytest.mark.parametrize("without_sum, verdict", [(None, "right"), (0.0, "unexplained")])
     def test_tiny_sigmoids_in_float32(self, without_sum, verdict):
-        """Sigmoids of -95 have few bits; with a bias for the choice. Without one, no difference is called its use."""
+        """Sigmoids of -95 have few bits, with a bias for the choice. Without a bias, no difference comes from it."""
 
         def ask(probe):
             decline(probe.mask is not None or (without_sum is not None and probe.bias is not None))
