@@ -22,8 +22,8 @@ def test_the_plan_agrees_with_the_compiler_of_tpus():
         state = plan.parameters + plan.optimizer
         assert state < int(row["arguments"]) < 1.08 * state, "the state, a batch and the rates"
     fit, check = ([pods.ratio(row) for row in ROWS if row["use"] == use] for use in ("fit", "check"))
-    assert 0.8 < min(fit) and max(fit) < 1.65 and sum(each < 1.2 for each in fit) > 0.9 * len(fit)
-    assert 0.95 < min(check) and max(check) < 1.3 and sum(each < 1.15 for each in check) > 0.8 * len(check)
+    assert 0.92 < min(fit) and max(fit) < 1.6 and sum(each < 1.15 for each in fit) > 0.8 * len(fit)
+    assert 0.92 < min(check) and max(check) < 1.3 and sum(each < 1.15 for each in check) > 0.7 * len(check)
 
 
 def test_the_page_has_the_rows():
