@@ -5,13 +5,13 @@ import pandas
 
 from ..laws.fitting import predict_curve
 from ..results.blocks import count
+from ..results.plotting import label_ends
 from .finding import router_name
 from .runs import TableRun
 from .style import (
     INK,
     colour_of,
     dots,
-    label_ends,
     log_ticks,
     loss_axis,
     losses_of,

@@ -192,30 +192,6 @@ def with_room(panel, losses: list[float], below: float = 0.06, above: float = 0.
     panel.set_ylim(min(losses) - below * span, max(losses) + above * span)
 
 
-def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
-    """Write labels (x, y, text, colour) to the right of the ends of lines, without overlap.
-
-    A line that leaves the panel has its label at the edge of the panel.
-    """
-    logarithmic = panel.get_yscale() == "log"
-    scale, back = (np.log, np.exp) if logarithmic else (float, float)
-    low, high = map(scale, panel.get_ylim())
-    gap, height = 0.055 * (high - low), -np.inf
-    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
-        height = max(min(max(scale(y), low), high), height + gap)
-        panel.annotate(
-            text,
-            (x, back(height)),
-            xytext=(9, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontweight="bold",
-            fontsize=9.5,
-            annotation_clip=False,
-        )
-
-
 def shared_legend(figure, panels: list, columns: int | None = None) -> None:
     handles: dict = {}
     for panel in panels:

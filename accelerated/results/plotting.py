@@ -23,6 +23,8 @@ def plot_fits(fits):
     figure, panels = pyplot.subplots(rows, columns, figsize=(4.5 * columns, 3.6 * rows), squeeze=False, sharey=True)
     for panel, fit in zip(panels.flat, fits, strict=False):
         plot_fit(fit, panel)
+    for panel in panels[:, 1:].flat:
+        panel.set_ylabel("")
     for panel in panels.flat[len(fits) :]:
         panel.set_axis_off()
     figure.tight_layout()
@@ -43,17 +45,19 @@ def plot_fit(fit, panel=None):
     if len(columns) == 1:
         _draw_curve(panel, fit, 0, [])
     elif columns == ("dense_parameters", "num_experts"):
-        for size in np.unique(fit.rows.columns[0]):
-            _draw_curve(panel, fit, 1, [size])
-        panel.legend(title="N", fontsize=8)
+        label_ends(panel, [_draw_curve(panel, fit, 1, [size]) for size in np.unique(fit.rows.columns[0])])
     else:
         _draw_diagonal(panel, fit)
     panel.set_title(fit.name)
     return panel
 
 
-def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
-    """Draw the rows whose first columns have the values `fixed`. Draw the law over the next column."""
+def _draw_curve(panel, fit, column: int, fixed: list[float]) -> tuple[float, float, str, str]:
+    """Draw the rows whose first columns have the values `fixed`. Draw the law over the next column.
+
+    Returns:
+        The end of the law's line, as `label_ends` takes it.
+    """
     columns = fit.rows.columns
     here = (
         np.all([columns[i] == value for i, value in enumerate(fixed)], axis=0)
@@ -63,10 +67,11 @@ def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
     x, y = columns[column][here], fit.rows.measured[here]
     line = np.geomspace(x.min(), x.max(), 64) if x.min() < x.max() else x[:1]
     at = [*(np.full(line.size, value) for value in fixed), line]
-    dots = panel.plot(x, y, "o", markersize=4, label=count(fixed[0]) if fixed else None)
-    for form, style in ((fit, "-"), (fit.floored, "--")):
-        if form is not None:
-            panel.plot(line, np.asarray(form.law.predict(form.best, *at)), style, color=dots[0].get_color())
+    colour = panel.plot(x, y, "o", markersize=4)[0].get_color()
+    heights = np.asarray(fit.law.predict(fit.best, *at))
+    panel.plot(line, heights, "-", color=colour)
+    if fit.floored is not None:
+        panel.plot(line, np.asarray(fit.floored.law.predict(fit.floored.best, *at)), "--", color=colour)
     name = fit.law.columns[column]
     panel.set(xscale="log", xlabel=LABELS.get(name, name), ylabel=UNITS[fit.law.measured])
     ticks = np.unique(fit.rows.columns[column])
@@ -74,6 +79,31 @@ def _draw_curve(panel, fit, column: int, fixed: list[float]) -> None:
         panel.set_xticks(ticks)
         panel.set_xticks([], minor=True)
     panel.xaxis.set_major_formatter(lambda value, position: count(value))  # our style draws no formulas
+    return line[-1], heights[-1], count(fixed[0]) if fixed else "", colour
+
+
+def label_ends(panel, ends: list[tuple[float, float, str, str]]) -> None:
+    """Write labels (x, y, text, colour) to the right of the ends of lines, without overlap.
+
+    A line that leaves the panel has its label at the edge of the panel.
+    """
+    logarithmic = panel.get_yscale() == "log"
+    scale, back = (np.log, np.exp) if logarithmic else (float, float)
+    low, high = map(scale, panel.get_ylim())
+    gap, height = 0.055 * (high - low), -np.inf
+    for x, y, text, colour in sorted(ends, key=lambda end: end[1]):
+        height = max(min(max(scale(y), low), high), height + gap)
+        panel.annotate(
+            text,
+            (x, back(height)),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontweight="bold",
+            fontsize=9.5,
+            annotation_clip=False,
+        )
 
 
 def _draw_diagonal(panel, fit) -> None:

@@ -32,7 +32,6 @@ from routelaws.accelerated.findings.style import (
     COLOURS,
     MORE_COLOURS,
     colour_among,
-    label_ends,
     log_ticks,
     panel_grid,
 )
@@ -44,6 +43,7 @@ from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.misfit import equal_variances
+from routelaws.accelerated.results.plotting import label_ends
 from routelaws.reference.laws.dense import DenseLine
 from routelaws.reference.laws.routed import predict_loss
 from routelaws.reference.tests.strategies_laws import LAW
