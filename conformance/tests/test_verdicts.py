@@ -588,7 +588,7 @@ def test_the_order_of_the_gates_of_a_sparsemixer_does_not_matter():
 def test_a_wrong_choice_is_told_before_gates():
     def route(z, k, bias=None, mask=None):
         expert, gate = mimics.excluded_at_zero(z, k, bias)
-        return expert, mimics.shared(mimics.at(mimics._sigmoid(z), expert), 1e-20)
+        return expert, mimics.shared(mimics.at(mimics.sigmoid(z), expert), 1e-20)
 
     found = judge(asked(route, ("bias",)))
     assert found.detail.startswith("chooses experts") and any("gates [" in words for words in found.besides)
@@ -665,7 +665,7 @@ def test_a_constant_that_appears_only_with_options():
     def top_k_router(logits, k=1, *, normalisation="none", score="softmax"):
         if k == 1 and normalisation == "sum":
             raise ValueError("a constant gate")
-        values = mimics._sigmoid(logits) if score == "sigmoid" else softmax(logits)
+        values = mimics.sigmoid(logits) if score == "sigmoid" else softmax(logits)
         expert = np.argsort(-values, axis=1, kind="stable")[:, :k]
         gate = mimics.at(values, expert)
         return {"expert": expert, "gate": mimics.shared(gate, 1e-20) if normalisation == "sum" else gate}
