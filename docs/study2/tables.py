@@ -6,7 +6,6 @@ last step: means over the seeds that copy or, in brackets, over all seeds if non
 """
 
 import argparse
-import functools
 import json
 import sys
 from pathlib import Path
@@ -83,11 +82,8 @@ def prediction(folder: Path) -> str:
     return markdown([Table(["router", "E", "tokens", "predicted", "95 % of runs", "measured", "error"], rows)])
 
 
-def score(folder: Path) -> str:
+def score(points: list[dict]) -> str:
     """Return the errors of both laws: of all models, and of the dense and routed models of each router's law."""
-    if not (folder / "score.json").exists():
-        return markdown(["The largest size is not scored yet."])
-    points = json.loads((folder / "score.json").read_text())["points"]
     chosen = [("all", points), ("all but routed Hash", [p for p in points if p["router"] != "Hash" or p["E"] == 1])]
     chosen += [("dense", [p for p in points if p["E"] == 1])]
     chosen += [(f"routed {name}", [p for p in points if p["router"] == name and p["E"] > 1]) for name in ROUTERS]
@@ -107,12 +103,10 @@ def score(folder: Path) -> str:
     return markdown([Table(["models", *heads, *(f"floor: {head}" for head in heads)], rows)])
 
 
-def copying_errors(folder: Path) -> str:
+def copying_errors(entries: list[dict]) -> str:
     """Return the errors of laws fitted to all smaller runs, without and with the copy gain (`forecast.explained`)."""
-    if not (folder / "score.json").exists():
-        return markdown(["The largest size is not scored yet."])
     rows = []
-    for entry in json.loads((folder / "score.json").read_text())["copying"]:
+    for entry in entries:
         errors = {(point["E"], point["D"]): point["percent"] for point in entry["points"]}
         fit = [entry["router"], f"{entry['weight']:.2f}", "{:.4f}, {:.4f}".format(*entry["rmsle"])]
         for E in sorted({E for E, _ in errors}):
@@ -128,8 +122,12 @@ def main(arguments: list[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     every, copying = losses_of(flags.folder)
     parts = {"losses": lambda: losses(every, copying), "gains": lambda: gains(copying)}
-    of_score = {"score": score, "copying": copying_errors, "prediction": prediction}
-    parts |= {name: functools.partial(table, flags.folder) for name, table in of_score.items()}
+    parts["prediction"] = lambda: prediction(flags.folder)
+    if (flags.folder / "score.json").exists():
+        scored = json.loads((flags.folder / "score.json").read_text())
+        parts |= {"score": lambda: score(scored["points"]), "copying": lambda: copying_errors(scored["copying"])}
+    else:
+        parts |= dict.fromkeys(("score", "copying"), lambda: markdown(["The largest size is not scored yet."]))
     remedy = "its tables; run python docs/study2/tables.py"
     return int(renew(flags.folder / "README.md", parts, flags.check, remedy))
 
