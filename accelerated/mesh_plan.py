@@ -363,7 +363,7 @@ def activation_bytes(
                       single sequence with 8 bytes), unless they fit into the `FAST` memory
         update        less, because new weights are written over the old ones
 
-    The largest phase counts. A finished program adds about 4 bytes per parameter (measured), which the plan counts as
+    The largest phase counts. A finished program adds 1 to 3 bytes per parameter (measured); the plan counts 4, as
     gradients. Without rematerialisation, blocks in a loop need the same phases. Unrolled blocks (`WRITTEN_OUT`) need
     the arrays of one block or the logits, the embedding's gradient, the gradients of all weights and, in bfloat16, a
     copy of all weights. XLA allocates `SPARE` times the bytes of these programs.
