@@ -1,5 +1,7 @@
 """Runs compiled for slices of TPUs; the tests need libtpu (pip install 'routelaws[tpu]')."""
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -77,23 +79,27 @@ def squares(params, tokens, *_):
 
 @pytest.mark.parametrize("mesh", ["data=16", "data=4,expert=4", "data=2,expert=4,model=2"])
 def test_each_device_gets_only_its_part_of_a_sum(libtpu, mesh):
-    """An all-reduce would store the whole sums in float32, and send twice as much."""
-    config = from_mapping(RUN | {"mesh": mesh, "batch_size": 16, "blocks": 4})
+    """An all-reduce would store the whole sums in float32, and send twice as much. XLA still makes some for narrower
+    models, whose parts do not fill the 128 lanes of a tile; `docs/pods.csv` has their bytes.
+    """
+    config = from_mapping(RUN | {"mesh": mesh, "batch_size": 16, "blocks": 4, "d_model": 2048, "heads": 16})
     layout, shapes = open_layout(config, slice_devices("v5e:4x4")), state_shapes(config).params
-    places = layout.sharding(layout.params)
-    weights = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, places)
+    weights, parts = (
+        jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, places)
+        for places in (layout.sharding(layout.params), layout.sharding(layout.moments))
+    )
     tokens = jax.ShapeDtypeStruct((16, 256), jnp.int32)
 
-    def step(params, tokens):
-        return layout.join(layout.differentiate(squares)(params, tokens, None, None, None)[1])
+    def step(params, parts, tokens):
+        return layout.differentiate(squares)(params, tokens, None, None, None)[1], layout.join(parts, params)
 
-    sent = dict.fromkeys(("all-reduce", "reduce-scatter", "all-gather"), 0)
-    for each in Program(jax.jit(step).lower(weights, tokens).compile().as_text()).collectives():
+    sent = Counter()
+    for each in Program(jax.jit(step).lower(weights, parts, tokens).compile().as_text()).collectives():
         sent[each.kind] += each.times * each.sent
     plan = plan_device(config.model, parse_mesh(mesh), 16, 256, "bfloat16")
     assert sent["reduce-scatter"] + sent["all-reduce"] == pytest.approx(plan.gradient_reduction, rel=0.1)
     assert sent["all-gather"] == pytest.approx(plan.parameter_gather, rel=0.1)
-    assert sent["all-reduce"] < (0.5 if "model" in mesh else 0.15) * sent["reduce-scatter"]
+    assert sent["all-reduce"] < 0.02 * sent["reduce-scatter"]
 
 
 @pytest.mark.slow
