@@ -33,13 +33,13 @@ def pytest_configure(config):
 
 
 def compile_quickly(config) -> None:
-    """Compile quickly, and once for all child processes: compiling takes half of the time. `make test-all` compiles in
-    full.
+    """Compile quickly, and once: pytest's cache keeps the programs, because compiling takes half of the time. `make
+    test-all` compiles in full.
     """
     if CACHE not in os.environ:
-        os.environ[CACHE] = tempfile.mkdtemp(prefix="routelaws-tests-")
+        os.environ[CACHE] = str(config.cache.mkdir("programs"))
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
-        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
+        os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)  # bytes; JAX deletes the least recently used
     os.environ["XLA_FLAGS"] = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), *flags_of_xla()]))
 
 
