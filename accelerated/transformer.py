@@ -124,7 +124,8 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 
     ends = np.cumsum(sizes).tolist()
     drawn = [leaf(path, *node, end, size) for (path, node), end, size in zip(leaves, ends, sizes, strict=True)]
-    return jax.tree.unflatten(structure, drawn if xp is jnp else jax.device_put(drawn))
+    # Copies on the device can be donated to a step; arrays of NumPy would stay beside the new weights.
+    return jax.tree.unflatten(structure, drawn if xp is jnp else jax.device_put(drawn, may_alias=False))
 
 
 def _draw(key, number: int):

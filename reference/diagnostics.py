@@ -392,7 +392,7 @@ def exchange_experts(params: dict, order: np.ndarray) -> dict:
             f"order has shape {order.shape}; needed: a permutation of 0 to {shape[1] - 1} in {shape[0]} rows"
         )
     for name in {"up", "linear", "down"} & set(routed):
-        routed[name] = np.stack([routed[name][i][order[i]] for i in range(len(order))])
+        routed[name] = routed[name][np.arange(len(order))[:, None], order]
     return {**params, "routed_ffn": routed}
 
 

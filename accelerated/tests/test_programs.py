@@ -64,6 +64,16 @@ def test_a_second_call_of_the_steps_compiles_nothing():
     assert len(COMPILED) == before > 0
 
 
+def test_the_first_call_runs_the_program_that_was_compiled_before_there_was_a_state():
+    config = dataclasses.replace(CONFIG, batch_size=3)
+    windows = np.zeros((2, 3, 9), np.int32)
+    step.compile_first_call(config, None, 2)
+    state = step.initial_state(config)
+    before = len(COMPILED)
+    step.make_train_steps(config)(state, windows, 0)
+    assert len(COMPILED) == before > 0
+
+
 def test_the_weights_that_models_of_about_one_size_start_from_compile_one_program(monkeypatch):
     wider = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, vocab_size=40), seed=7)
     step.initial_state(CONFIG)

@@ -17,6 +17,7 @@ Earlier rows and lines must be unchanged. If the loss or gradient of a batch is 
 stops, or skips the batch if allowed.
 """
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ from .step import (
     StepMetrics,
     TrainState,
     attention_of,
+    compile_first_call,
     initial_state,
     make_evaluate,
     make_train_steps,
@@ -182,7 +184,10 @@ class Run:
         """Return the step and the state to resume from, after cutting log and table back to that step."""
         like, state = state_shapes(self.config, self.layout)._asdict(), None
         if not checkpoints.steps() and self.trunk is None:  # two states at once would be the peak of a resumed run
+            if self.layout is None:
+                compile_first_call(self.config, self.table, self._steps_of_call(0))
             state = initial_state(self.config, self.layout)
+            gc.collect()  # JAX keeps the arrays of NumPy that it copied until a collection
             if self.config.init_from is not None:
                 state, self.initial_tokens = lent(self.config, state, self.watch)
         restored = checkpoints.restore(like, self._check_saved)
@@ -239,8 +244,7 @@ class Run:
         while step < config.steps:
             if hosts.asked_anywhere(stopping.asked()):
                 self._stop(step, saved, state, checkpoints)
-            stop = min(s for s in evaluation_steps | checkpoint_steps if s > step)
-            n = min(config.steps_per_call, stop - step)
+            n = self._steps_of_call(step)
             state = self._take(n, step, state, train_steps, checkpoints)
             step += n
             self.seconds = before + time.perf_counter() - started
@@ -253,6 +257,10 @@ class Run:
                 saved = self._save(step, state, checkpoints)
         checkpoints.wait()  # the last row marks the run as finished, so its weights must be complete
         self._publish()
+
+    def _steps_of_call(self, step: int) -> int:
+        stop = min(s for s in self.evaluation_steps | self.checkpoint_steps if s > step)
+        return min(self.config.steps_per_call, stop - step)
 
     def _take(self, n: int, step: int, state: TrainState, train_steps: Callable, checkpoints: Checkpoints):
         started = time.perf_counter()

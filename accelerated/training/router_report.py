@@ -76,8 +76,7 @@ def report_routing(
     draw = np.random.default_rng(config.seed)
     routed, experts = model.num_routed, model.expert_count
     order = np.stack([draw.permutation(experts) for _ in range(routed)])
-    exchanged = functools.partial(exchange_experts, jax.tree.map(np.asarray, params), order)
-    exchange = loss_ratio(jax.device_put(exchanged()))  # without a name, so that one copy of the experts is left
+    exchange = loss_ratio(exchange_experts(params, order))
     report = RouterReport(model.choosable, model.choices / model.choosable, [], [], [], exchange)
     if model.record.grouped:  # experts choose, or there is no choice
         return report

@@ -86,8 +86,8 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
         return start(key)
     # This is not compiled for a single model. The whole optimizer state starts from zeros.
     shapes = jax.eval_shape(start, key)
-    params, zeros = init(key, config.model), jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    return TrainState(params, jax.device_put(zeros.optimizer))
+    params, copied = init(key, config.model), functools.partial(jax.device_put, may_alias=False)
+    return TrainState(params, jax.tree.map(lambda leaf: copied(np.zeros(leaf.shape, leaf.dtype)), shapes.optimizer))
 
 
 def open_layout(config: TrainConfig, devices: Sequence[jax.Device] | None = None) -> Layout | None:
@@ -151,6 +151,16 @@ def make_train_steps(config: TrainConfig, table: np.ndarray | None = None, layou
         return train_steps(state, batches, first_step, np.int32(left), inputs)
 
     return run
+
+
+def compile_first_call(config: TrainConfig, table: np.ndarray | None, n: int) -> None:
+    """Compile `make_train_steps` for n steps on one device, before there is a state: a compiler needs much memory, too.
+
+    JAX keeps the program for the first call.
+    """
+    steps, state = _shared_steps(_in_steps(config), attention_of(config).kernel), state_shapes(config)
+    windows = jax.ShapeDtypeStruct((n, config.batch_size, config.sequence_length + 1), np.int32)
+    steps.lower(state, windows, 0, np.int32(0), run_inputs(config, table)).compile()
 
 
 NOT_IN_PROGRAMS = (
