@@ -124,8 +124,16 @@ def init(key: jax.Array, config: ModelConfig) -> dict:
 
     ends = np.cumsum(sizes).tolist()
     drawn = [leaf(path, *node, end, size) for (path, node), end, size in zip(leaves, ends, sizes, strict=True)]
-    # Copies on the device can be donated to a step; arrays of NumPy would stay beside the new weights.
-    return jax.tree.unflatten(structure, drawn if xp is jnp else jax.device_put(drawn, may_alias=False))
+    return jax.tree.unflatten(structure, drawn if xp is jnp else [owned(array) for array in drawn])
+
+
+def owned(array: np.ndarray | jax.Array) -> jax.Array:
+    """Return a copy whose memory a step can reuse if the copy is donated to it.
+
+    On a CPU, JAX adopts an array of NumPy whose address is a multiple of 64, whatever `may_alias` says, and cannot
+    reuse its memory.
+    """
+    return jax.device_put(jax.device_put(array), may_alias=False)
 
 
 def _draw(key, number: int):

@@ -10,6 +10,7 @@ import numpy as np
 from routelaws.accelerated import transformer
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import TrainConfig
+from routelaws.accelerated.training.runs import checkpoints
 from routelaws.accelerated.training.sweeps.sweep import fields_of_programs
 from routelaws.reference.configuration import ModelConfig
 
@@ -72,6 +73,16 @@ def test_the_first_call_runs_the_program_that_was_compiled_before_there_was_a_st
     before = len(COMPILED)
     step.make_train_steps(config)(state, windows, 0)
     assert len(COMPILED) == before > 0
+
+
+def test_a_step_reuses_the_memory_of_a_new_or_restored_state():
+    size, several = 4096, np.zeros(4096 + 16, np.float32)
+    aligned = several[-several.ctypes.data // 4 % 16 :][:size]  # to 64 bytes
+    wanted = checkpoints.wanted_of(jax.ShapeDtypeStruct(aligned.shape, aligned.dtype))
+    state = step.initial_state(CONFIG), transformer.owned(aligned), checkpoints._placed(aligned, wanted)
+    before = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    add = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)
+    assert before == [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(add(state))]
 
 
 def test_the_weights_that_models_of_about_one_size_start_from_compile_one_program(monkeypatch):

@@ -187,7 +187,6 @@ class Run:
             if self.layout is None:
                 compile_first_call(self.config, self.table, self._steps_of_call(0))
             state = initial_state(self.config, self.layout)
-            gc.collect()  # JAX keeps the arrays of NumPy that it copied until a collection
             if self.config.init_from is not None:
                 state, self.initial_tokens = lent(self.config, state, self.watch)
         restored = checkpoints.restore(like, self._check_saved)
@@ -202,6 +201,7 @@ class Run:
         write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
         write_record(self.folder, self._record())
         self.log.begin()  # last: a log may have more lines than the record
+        gc.collect()  # JAX keeps the arrays of NumPy that it copied until a collection
         return step, state
 
     def _go_on(self, begun: Restored, how: str) -> None:

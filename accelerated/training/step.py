@@ -16,7 +16,7 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..attention_kernels import AttentionShape, KernelChoice, choose
 from ..notation import ExpertChoice
-from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, token_losses
+from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, owned, token_losses
 from .configuration import TrainConfig
 from .mesh import Layout
 from .optimizer import optimizer, rates_of_steps
@@ -86,8 +86,8 @@ def initial_state(config: TrainConfig, layout: Layout | None = None) -> TrainSta
         return start(key)
     # This is not compiled for a single model. The whole optimizer state starts from zeros.
     shapes = jax.eval_shape(start, key)
-    params, copied = init(key, config.model), functools.partial(jax.device_put, may_alias=False)
-    return TrainState(params, jax.tree.map(lambda leaf: copied(np.zeros(leaf.shape, leaf.dtype)), shapes.optimizer))
+    params = init(key, config.model)
+    return TrainState(params, jax.tree.map(lambda leaf: owned(np.zeros(leaf.shape, leaf.dtype)), shapes.optimizer))
 
 
 def open_layout(config: TrainConfig, devices: Sequence[jax.Device] | None = None) -> Layout | None:

@@ -36,6 +36,7 @@ from orbax.checkpoint import v1 as ocp
 
 from ...errors import InputError, StorageError
 from ...files import REMEDIES, storage_errors, storage_line
+from ...transformer import owned
 from .. import hosts
 from ..text import packing
 from .record import digest_of_json
@@ -371,7 +372,7 @@ def wanted_of(leaf) -> jax.ShapeDtypeStruct:
 
 
 def _placed(array: np.ndarray, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    return jax.make_array_from_callback(array.shape, wanted.sharding, lambda place: array[place])
+    return owned(jax.make_array_from_callback(array.shape, wanted.sharding, lambda place: array[place]))
 
 
 def _whole_text(error: BaseException | None) -> str:
