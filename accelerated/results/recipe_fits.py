@@ -7,7 +7,7 @@ import numpy as np
 from routelaws.reference.recipes import RECIPES, Setting, excess, fit_recipe
 
 from ..errors import InputError
-from ..tables.other_papers import STEP_LAW, runs_of_paper
+from ..tables.released import STEP_LAW, runs_of_paper
 from ..tables.selection import last_evaluations
 from ..tables.table import naming, read_tables
 from .blocks import Block, Notes, Table, figure, span
