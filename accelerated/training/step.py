@@ -18,7 +18,7 @@ from ..attention_kernels import AttentionShape, KernelChoice, choose
 from ..notation import ExpertChoice
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, token_losses
 from .configuration import TrainConfig
-from .mesh import Layout
+from .devices.mesh import Layout
 from .optimizer import optimizer, rates_of_steps
 from .sweeps.workers import computes_where_called
 
