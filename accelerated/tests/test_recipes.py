@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.results.recipe_fits import fitted
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.recipes import RECIPES, Setting, excess, fit_recipe, holding
 
 from .small_runs import ran
