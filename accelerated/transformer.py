@@ -33,12 +33,10 @@ from . import cpu
 from ._docstrings import describe_twins
 from .attention import attend_rows
 from .attention_kernels import attend_by
-from .cross_entropy import summed_log_probability
 from .errors import InputError
-from .normalise import normalise
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
+from .own_backward import dense_ffn, normalise, product, summed_log_probability
 from .parallel import Spread, in_block
-from .products import dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 from .shapes import ANY_FLOAT, sizes_of

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from routelaws.accelerated import cross_entropy
+from routelaws.accelerated import own_backward
 from routelaws.accelerated.commands.compile import words
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.parallel import in_block
@@ -34,10 +34,10 @@ def libtpu(monkeypatch):
 
 def test_a_program_is_traced_for_its_target():
     here = platform()
-    small, wide = cross_entropy._chunk_length(4, 4096, 1024), None
+    small, wide = own_backward._chunk_length(4, 4096, 1024), None
     with traced_for("tpu"):
         assert platform() == "tpu"
-        wide = cross_entropy._chunk_length(4, 4096, 1024)
+        wide = own_backward._chunk_length(4, 4096, 1024)
     assert platform() == here and (wide > small or here != "cpu")
 
 

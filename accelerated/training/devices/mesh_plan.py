@@ -31,9 +31,9 @@ from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import parameter_shapes
 
 from ...attention import KEPT_WEIGHTS, parts_of
-from ...cross_entropy import CHUNK_LOGITS, WIDER
 from ...errors import InputError
 from ...experts import expert_capacity
+from ...own_backward import CHUNK_LOGITS, WIDER
 from ...target import WRITTEN_OUT
 
 AXES = ("data", "expert", "model")
