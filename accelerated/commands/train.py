@@ -10,7 +10,7 @@ import tyro
 
 from ..errors import InputError
 from ..files import exists
-from ..results.recipes import recipe_line, recipe_of
+from ..results.planning.recipes import recipe_line, recipe_of
 from ..training.configuration import TrainConfig
 from ..training.devices import hosts
 from ..training.devices.mesh import open_mesh, parse_mesh
