@@ -35,9 +35,8 @@ from ...files import write_atomically
 from ...wording import in_short, near, once, plural
 from ..agreement import training_tokens
 from ..cells import Cells, harmless
-from ..columns import ranges
 from ..schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column
-from ..table import CONVERTED, SOURCE, listed, numbered, read_table
+from ..table import CONVERTED, SOURCE, listed, numbered, ranges, read_table
 from ..units import SIZES
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_headers
