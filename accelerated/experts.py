@@ -38,9 +38,9 @@ from routelaws.reference.notation import _check_k
 from . import cpu
 from ._docstrings import describe_twins
 from .errors import InputError
-from .grouped import grouped_product, groups_run
 from .notation import _as_bool, canonical_zero, one_hot
-from .shapes import sizes_of
+from .operations.grouped import grouped_product, groups_run
+from .operations.shapes import sizes_of
 
 
 class Placement(NamedTuple):

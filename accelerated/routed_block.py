@@ -21,7 +21,7 @@ from . import balance
 from ._docstrings import describe_twins
 from .experts import _matrices, routed_ffn, zero_computation
 from .notation import ExpertChoice, Routing, _as_bool, _gathered, _prepared
-from .own_backward import dense_ffn
+from .operations.own_backward import dense_ffn
 from .parallel import Spread, routed_ffn_on_devices
 from .routers import hash_layer as hashes
 from .routers.base import base_router

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import experts, own_backward
-from routelaws.accelerated.attention import attend
-from routelaws.accelerated.own_backward import dense_ffn, normalise, product, summed_log_probability
+from routelaws.accelerated import experts
+from routelaws.accelerated.operations import own_backward
+from routelaws.accelerated.operations.attention import attend
+from routelaws.accelerated.operations.own_backward import dense_ffn, normalise, product, summed_log_probability
 from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.step import initial_state, make_train_steps
 from routelaws.accelerated.transformer import init, loss

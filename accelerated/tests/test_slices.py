@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from routelaws.accelerated import own_backward
 from routelaws.accelerated.commands.compile import words
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.operations import own_backward
+from routelaws.accelerated.operations.target import platform, traced_for
 from routelaws.accelerated.parallel import in_block
-from routelaws.accelerated.target import platform, traced_for
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.devices import slices
 from routelaws.accelerated.training.devices.hlo import Program

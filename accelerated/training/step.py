@@ -14,8 +14,8 @@ import optax
 
 from routelaws.reference.configuration import ModelConfig
 
-from ..attention_kernels import AttentionShape, KernelChoice, choose
 from ..notation import ExpertChoice
+from ..operations.attention_kernels import AttentionShape, KernelChoice, choose
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, token_losses
 from .configuration import TrainConfig
 from .devices.mesh import Layout

@@ -20,7 +20,7 @@ from jax.experimental import topologies
 from ...caches import cache_folder, private_folder
 from ...errors import InputError, in_line
 from ...files import write_atomically
-from ...target import traced_for
+from ...operations.target import traced_for
 from ..configuration import TrainConfig
 from ..runs.run_folder import table_shape
 from ..step import (

@@ -14,8 +14,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from .experts import _activated
-from .notation import _at_least_float32
+from ..experts import _activated
+from ..notation import _at_least_float32
 from .target import platform
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**18, 256
