@@ -6,7 +6,7 @@
 from routelaws.reference._lazy import lazy
 
 _MODULES = (
-    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
+    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'notation',
     'parallel', 'recipes', 'results', 'routed_block', 'routers', 'schedules', 'transformer',
     'upcycling',
 )  # fmt: skip

@@ -38,9 +38,9 @@ from routelaws.reference.notation import _check_k
 from . import cpu
 from ._docstrings import describe_twins
 from .errors import InputError
-from .grouped import grouped_product, groups_run
 from .notation import _as_bool, canonical_zero, one_hot
-from .shapes import sizes_of
+from .operations.grouped import grouped_product, groups_run
+from .operations.shapes import sizes_of
 
 
 class Placement(NamedTuple):
@@ -500,6 +500,21 @@ def _run_grouped(activation, matrices, x, gate, queue) -> jax.Array:
     # COMBINE
     picked = _permute_rows(outputs, row.reshape(-1), pair[:, None], "clip", "clip").reshape(num_tokens, k, -1)
     return jnp.where((queue < num_experts)[..., None], picked, 0 * gate[..., None]).sum(axis=1)  # NaN of a NaN gate
+
+
+def input_gated_ffn(
+    params: dict, x: jax.Array, expert: jax.Array, gate: jax.Array, *, activation: str = "gelu"
+) -> jax.Array:
+    """Return Σⱼ expert_j(gate(t, j) · xₜ): the gate scales the expert's input, as in Llama 4.
+
+    Differs from the reference: the function passes T k rows with one expert each to `routed_ffn`.
+    """
+    _check_ffn(params, x, expert, gate)
+    x, gate = jnp.asarray(x), jnp.asarray(gate)
+    rows = (gate[:, :, None] * x[:, None, :]).astype(x.dtype).reshape(-1, x.shape[1])
+    ones = jnp.ones((len(rows), 1), gate.dtype)
+    output = routed_ffn(params, rows, expert.reshape(-1, 1), ones, activation=activation).output
+    return output.reshape(*expert.shape, x.shape[1]).sum(axis=1)
 
 
 describe_twins(__name__)

@@ -44,9 +44,9 @@ from .experts import (
     grouped_ffn,
     routed_ffn,
 )
-from .grouped import groups_run
 from .notation import _gathered, _own_rows, _total
-from .target import platform
+from .operations.grouped import groups_run
+from .operations.target import platform
 
 _DEVICES = "devices"  # the axis of a vmap over all devices
 

@@ -21,8 +21,8 @@ from . import balance
 from ._docstrings import describe_twins
 from .experts import _matrices, routed_ffn, zero_computation
 from .notation import ExpertChoice, Routing, _as_bool, _gathered, _prepared
+from .operations.own_backward import dense_ffn
 from .parallel import Spread, routed_ffn_on_devices
-from .products import dense_ffn
 from .routers import hash_layer as hashes
 from .routers.base import base_router
 from .routers.expert_choice import expert_choice_ffn, expert_choice_router, group_by_position, ungroup_by_position

@@ -31,18 +31,16 @@ from routelaws.reference.transformer import (
 
 from . import cpu
 from ._docstrings import describe_twins
-from .attention import attend_rows
-from .attention_kernels import attend_by
-from .cross_entropy import summed_log_probability
 from .errors import InputError
-from .normalise import normalise
 from .notation import ExpertChoice, Routing, _as_bool, _at_least_float32, _total, one_hot, top_k_indices
+from .operations.attention import attend_rows
+from .operations.attention_kernels import attend_by
+from .operations.own_backward import dense_ffn, normalise, product, summed_log_probability
+from .operations.shapes import ANY_FLOAT, sizes_of
+from .operations.target import WRITTEN_OUT
 from .parallel import Spread, in_block
-from .products import dense_ffn, product
 from .routed_block import Policy, routed_block
 from .routers.reinforce import policy_terms, reward_to_go
-from .shapes import ANY_FLOAT, sizes_of
-from .target import WRITTEN_OUT
 
 _SHARED_DRAWS = 1 << 20
 """Up to this many weights, models share compiled programs for drawing; more take longer to draw than to compile."""

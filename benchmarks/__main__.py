@@ -8,7 +8,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from routelaws.accelerated.cores import available_cores
+from routelaws.accelerated.training.sweeps.workers import available_cores
 
 from . import fits, layers, memory, plans, rounds, steps, worker
 from .figure import Figure

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 from routelaws.accelerated.commands.run_flags import fields_of_size
-from routelaws.accelerated.hlo import Program
-from routelaws.accelerated.mesh_plan import feasible_meshes, parse_mesh, plan_device
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
-from routelaws.accelerated.training.slices import lower_run, memory_of_slice, size_of_slice
+from routelaws.accelerated.training.devices.hlo import Program
+from routelaws.accelerated.training.devices.mesh_plan import feasible_meshes, parse_mesh, plan_device
+from routelaws.accelerated.training.devices.slices import lower_run, memory_of_slice, size_of_slice
 from routelaws.reference.accounting import SIZES
 
 TABLE = Path(__file__).resolve().parents[1] / "docs/pods.csv"

@@ -3,7 +3,7 @@
 from ._lazy import lazy
 
 _MODULES = (
-    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'layer_variants', 'notation',
+    'accounting', 'balance', 'configuration', 'diagnostics', 'experts', 'laws', 'notation',
     'parallel', 'recipes', 'routed_block', 'routers', 'schedules', 'transformer',
     'upcycling',
 )  # fmt: skip

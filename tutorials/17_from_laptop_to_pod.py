@@ -10,7 +10,7 @@
 # `pip install 'routelaws[train]'`. Pictures need matplotlib.
 #
 # **Files** [`parallel.py`](../reference/parallel.py), [`experts.py`](../reference/experts.py), and in the fast twin
-# [`training/mesh.py`](../accelerated/training/mesh.py), [`mesh_plan.py`](../accelerated/mesh_plan.py).
+# [`mesh.py`](../accelerated/training/devices/mesh.py), [`mesh_plan.py`](../accelerated/training/devices/mesh_plan.py).
 
 # %% [markdown]
 # ## 1. Two devices
@@ -478,7 +478,7 @@ for group in ("shard", "global"):
 # Now train a whole model (lesson 9) with the code of `routelaws train`. The model has two blocks, with S-BASE and four
 # experts in the second block. Each line of its text has a sum of two numbers. With the global group, the mesh changes
 # only the order of additions. So a stopped run can resume on any mesh, and its losses equal the losses of a run on one
-# device, up to rounding. [`training/mesh.py`](../accelerated/training/mesh.py) distributes a step over the mesh as in
+# device, up to rounding. [`mesh.py`](../accelerated/training/devices/mesh.py) distributes a step over the mesh as in
 # sections 2, 5 and 6.
 
 # %%
@@ -575,7 +575,7 @@ for step, loss in resumed.items():
 
 # %%
 from routelaws.accelerated.commands import plan_mesh
-from routelaws.accelerated.mesh_plan import MeshShape, plan_device
+from routelaws.accelerated.training.devices.mesh_plan import MeshShape, plan_device
 
 choices = {"router": "sinkhorn", "experts": 512, "dtype": "bfloat16"}
 largest = from_mapping(plan_mesh.fields_of_size("1.3B") | choices, "lesson 17")

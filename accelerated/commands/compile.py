@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from ..training.slices import KINDS, compile_run
+from ..training.devices.slices import KINDS, compile_run
 from . import flags
 from .run_flags import RunFlags, default_flags, fields_of_size
 

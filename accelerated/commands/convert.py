@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tyro
 
-from ..tables.convert import convert_runs, parse_pairs
+from ..tables.trackers.convert import convert_runs, parse_pairs
 from ..wording import plural
 from .terminal import remark, say
 

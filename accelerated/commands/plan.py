@@ -18,8 +18,8 @@ from ..results.planning.isoflop import ISOFLOP_CAPTION
 from ..results.planning.next_run import NextRuns, next_blocks
 from ..results.planning.plan import Plan, plan_blocks
 from ..results.planning.rankings import check_resamples
+from ..results.planning.recipes import recipe_of
 from ..results.plotting import plot_profiles
-from ..results.recipes import recipe_of
 from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs

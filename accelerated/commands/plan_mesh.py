@@ -17,7 +17,10 @@ from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
 from ..conversion.foreign_mesh import plan_device as plan_foreign
 from ..errors import InputError
 from ..inspection.foreign_traces import Design, as_trace, problems, read_recorded
-from ..mesh_plan import (
+from ..results.blocks import percent
+from ..tables.units import bytes_of
+from ..training.configuration import TrainConfig
+from ..training.devices.mesh_plan import (
     DevicePlan,
     MeshChoice,
     MeshShape,
@@ -28,9 +31,6 @@ from ..mesh_plan import (
     sequences_together,
     smallest_that_fits,
 )
-from ..results.blocks import percent
-from ..tables.units import bytes_of
-from ..training.configuration import TrainConfig
 from . import flags
 from .run_flags import RunFlags, default_flags, fields_of_size
 from .terminal import remark
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
         if slice is None:
             limit = bytes_of(memory)
         else:
-            from ..training import slices
+            from ..training.devices import slices
 
             devices, limit = slices.size_of_slice(slice), slices.memory_of_slice(slice)
         report = mesh_report(run.run(), devices, limit)

@@ -10,11 +10,11 @@ import tyro
 
 from ..errors import InputError
 from ..files import exists
-from ..results.recipes import recipe_line, recipe_of
-from ..training import hosts
+from ..results.planning.recipes import recipe_line, recipe_of
 from ..training.configuration import TrainConfig
+from ..training.devices import hosts
+from ..training.devices.mesh import open_mesh, parse_mesh
 from ..training.loop import Run
-from ..training.mesh import open_mesh, parse_mesh
 from ..training.runs.run_folder import read_config
 from ..training.runs.trunk import Trunk
 from ..training.sweeps.board import Board

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..mesh_plan import WIDTHS, DevicePlan, divisors, others
+from ..training.devices.mesh_plan import WIDTHS, DevicePlan, divisors, others
 from .families import ForeignModel, Tensor
 
 

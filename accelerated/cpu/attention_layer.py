@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..shapes import sizes_of_attention
+from ..operations.shapes import sizes_of_attention
 from .calls import ATTENTION, call_loops, in_float32, loops_run
 
 

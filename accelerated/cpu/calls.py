@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shapes import shape_of, sizes_of
-from ..target import platform
+from ..operations.shapes import shape_of, sizes_of
+from ..operations.target import platform
 
 ATTENTION, EXPERTS = "routelaws_attention", "routelaws_experts"
 """Names of the loops in compiled programs."""

@@ -18,7 +18,7 @@ from jax import lax
 from routelaws.reference.accounting import ACTIVATIONS
 
 from ..errors import InputError
-from ..shapes import ANY_FLOAT, shape_of, sizes_of
+from ..operations.shapes import ANY_FLOAT, shape_of, sizes_of
 from .calls import EXPERTS, call_loops, in_float32, loops_run
 
 ORDER = ("x", "gate", "queue", "up", "down", "gradient", "before", "linear", "linear before")

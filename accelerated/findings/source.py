@@ -18,11 +18,11 @@ from ..results.planning.isoflop import Profile, kinds_profiles
 from ..results.row_differences import left_out_lines
 from ..results.rows import BOUNDED, taken_per_step
 from ..results.runs import LOSS, Runs, read
-from ..tables.columns import size_label
 from ..tables.conditions import names_in, row_mask
 from ..tables.schema import DENSE
 from ..tables.selection import UNLEARNED, RouterRows, learned, none_chosen, select_rows
 from ..tables.table import listed, named
+from ..tables.units import size_label
 from . import paper
 from .runs import TableRun, trusted
 

@@ -15,15 +15,10 @@ import numpy as np
 from routelaws.reference.laws import _smooth as reference
 from routelaws.reference.laws._descent import Form, Found, at_limits, signed, valley
 from routelaws.reference.laws._projection import INDEPENDENT
-from routelaws.reference.laws.hoffmann import KaplanCoefficients
-from routelaws.reference.laws.joint import JointCoefficients
 from routelaws.reference.laws.uncertainty import student_quantile
 
-from . import _descent, additive, floored, hoffmann, joint
-
-FAST = {KaplanCoefficients: hoffmann.KAPLAN, JointCoefficients: joint.JOINT, **floored.FAST}
-"""The fast functions of laws that are not additive, by their coefficients."""
-
+from . import _descent
+from ._derivatives import FAST, fast_additive
 
 LOW = 2.0  # a minimum with a larger sum, as a multiple of the least, is no start for tables like this one
 OTHERS = 2  # tables whose ends, the lowest in a table, start its second search
@@ -37,7 +32,7 @@ class _AskedError(Exception):
 
 def _problem(form: Form, columns: tuple, loss: np.ndarray, huber: float | None) -> _descent.Problem | None:
     """Return a table in the format of the search; None if the law has no fast functions."""
-    fast = additive.fast_additive(form.law) if form.law else FAST.get(form.kind)
+    fast = fast_additive(form.law) if form.law else FAST.get(form.kind)
     return fast and _descent.problem_of(form, fast, columns, loss, huber)
 
 

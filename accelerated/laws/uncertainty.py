@@ -2,7 +2,7 @@
 
 Step by step, with sources and examples: `routelaws.reference.laws.uncertainty`.
 
-Here one search in NumPy finds the ends of all quantities (`_ends.py`, `_extremes.py`).
+Here one search in NumPy finds the ends of all quantities (`_ends.py`).
 """
 
 import math
@@ -13,8 +13,7 @@ import numpy as np
 from routelaws.reference.laws import uncertainty as reference
 from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
-from ._ends import interval_ends
-from ._extremes import extreme_ends
+from ._ends import extreme_ends, interval_ends
 from ._searches import share
 from ._shapes import chosen, searched
 from .fitting import level_table

@@ -25,8 +25,7 @@ from routelaws.reference.accounting import TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SI
 
 from ..files import write_atomically
 from ..laws.catalogue import LAWS, Law
-from ..tables.other_papers import STEP_LAW, runs_of_paper
-from ..tables.released import released_runs
+from ..tables.released import STEP_LAW, released_runs, runs_of_paper
 from .rows import read_column
 from .runs import LOSS, Runs, read
 from .verdicts import VERDICTS

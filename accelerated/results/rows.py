@@ -19,9 +19,9 @@ from ..files import exists
 from ..laws.catalogue import LAWS, Law
 from ..laws.utilisation import TABLE_TOKENS_PER_STEP, compute_columns
 from ..tables.agreement import counted_embeddings, or_one, tokens_per_step, training_steps, training_tokens
-from ..tables.columns import ranges
 from ..tables.schema import RELEASED_COLUMNS, column_or_nan, to_numbers
 from ..tables.selection import RouterRows
+from ..tables.table import ranges
 
 TRAINING = 3.0
 """Training FLOPs divided by forward FLOPs; a table's flops_per_step counts forward FLOPs."""

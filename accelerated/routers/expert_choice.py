@@ -24,8 +24,8 @@ from ..notation import (
     softmax,
     top_k_indices,
 )
+from ..operations.shapes import sizes_of
 from ..parallel import run_experts
-from ..shapes import sizes_of
 
 
 def expert_choice_router(

@@ -30,8 +30,8 @@ from ..notation import (
     _real_tokens,
     top_k_indices,
 )
+from ..operations.shapes import sizes_of
 from ..parallel import run_experts
-from ..shapes import sizes_of
 
 
 class MixtureOutput(NamedTuple):

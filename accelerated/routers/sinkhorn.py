@@ -53,7 +53,7 @@ from ..notation import (
     one_hot,
     top_k_indices,
 )
-from ..target import platform
+from ..operations.target import platform
 from ._newton import newton
 
 _CACHED = 1 << 22  # largest number of bytes of a kernel that fits a cache; measured

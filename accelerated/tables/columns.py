@@ -60,15 +60,6 @@ class CheckedColumns:
         return self.number(name, least=0, most=1, blank=True, where=where, needed=needed)
 
 
-def size_label(parameters: int) -> str:
-    """Return a parameter count in the form of the column model_size_label: 7K, 1.3B."""
-    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if parameters >= 0.9995 * size:
-            value = parameters / size
-            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
-    return str(parameters)
-
-
 NEEDED = ("activation", "tian_granularity", "flops", "leverage")
 
 
@@ -94,15 +85,3 @@ def read_leverages(path) -> Leverages | None:
     leverages = Leverages(*(columns.number(name, above=0.0) for name in NEEDED))
     columns.raise_if_any()
     return leverages
-
-
-def ranges(columns: dict[str, np.ndarray]) -> str:
-    """Return the smallest and the largest finite number of each column in words; columns without numbers are left out.
-
-    Example:
-        >>> ranges({"num_experts": np.array([1.0, 64.0]), "tokens": np.array([2e9, np.nan])})
-        'num_experts 1 to 64, tokens 2e+09'
-    """
-    known = {name: numbers[np.isfinite(numbers)] for name, numbers in columns.items() if np.isfinite(numbers).any()}
-    ends = {name: dict.fromkeys((f"{each.min():.4g}", f"{each.max():.4g}")) for name, each in known.items()}
-    return ", ".join(f"{name} {' to '.join(each)}" for name, each in ends.items())

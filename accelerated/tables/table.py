@@ -314,6 +314,18 @@ def listed(paths) -> list:
     return [paths] if isinstance(paths, str | Path) else list(paths)
 
 
+def ranges(columns: dict[str, np.ndarray]) -> str:
+    """Return the smallest and the largest finite number of each column in words; columns without numbers are left out.
+
+    Example:
+        >>> ranges({"num_experts": np.array([1.0, 64.0]), "tokens": np.array([2e9, np.nan])})
+        'num_experts 1 to 64, tokens 2e+09'
+    """
+    known = {name: numbers[np.isfinite(numbers)] for name, numbers in columns.items() if np.isfinite(numbers).any()}
+    ends = {name: dict.fromkeys((f"{each.min():.4g}", f"{each.max():.4g}")) for name, each in known.items()}
+    return ", ".join(f"{name} {' to '.join(each)}" for name, each in ends.items())
+
+
 def _numbered_anew(paths: Sequence, frames: list):
     import pandas
 

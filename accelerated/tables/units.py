@@ -99,6 +99,15 @@ def written_out(value: float) -> str:
     return repr(int(value)) if value % 1 == 0 and value < 1e16 else repr(value)
 
 
+def size_label(parameters: int) -> str:
+    """Return a parameter count in the form of the column model_size_label: 7K, 1.3B."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if parameters >= 0.9995 * size:
+            value = parameters / size
+            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
+    return str(parameters)
+
+
 def flops_of(text: str, flag: str = "--flops") -> float:
     """Return a number of FLOPs. Raise `InputError` unless the number is from 1 to `MOST_FLOPS`."""
     return _amount(text, flag, FLOPS, "FLOPs, such as 1e21 or 3ZFLOPs", 1.0, MOST_FLOPS)

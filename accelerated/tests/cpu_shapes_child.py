@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from routelaws.accelerated import attention, cpu, experts
+from routelaws.accelerated import cpu, experts
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.operations import attention
 from routelaws.conformance.bounds import BOUNDS, UNIT
 from routelaws.conformance.engine import harness
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from routelaws.accelerated.mesh_plan import plan_device
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.mesh import BATCH_AXES, parse_mesh
+from routelaws.accelerated.training.devices.mesh import BATCH_AXES, parse_mesh
+from routelaws.accelerated.training.devices.mesh_plan import plan_device
 from routelaws.accelerated.training.optimizer import optimizer
 from routelaws.accelerated.training.step import (
     NOISE_STREAM,

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import attention_kernels as kernels
 from routelaws.accelerated import cli
-from routelaws.accelerated.attention_kernels import AttentionShape, KernelChoice
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.operations import attention_kernels as kernels
+from routelaws.accelerated.operations.attention_kernels import AttentionShape, KernelChoice
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.evaluate import evaluate_run

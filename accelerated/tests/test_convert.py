@@ -11,11 +11,11 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.results.rows import COLUMNS
-from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.schema import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.accelerated.tables.table import read_table
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.accelerated.tables.trackers.convert import convert_runs
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.accounting import SIZES, count
 
 MAP = {"hyper_id": "run", "step": "iteration", "num_experts": "E", "dense_parameter_count": "N"}

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import routelaws.accelerated as accelerated
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.accelerated.tables.table import read_table, read_tables
+from routelaws.accelerated.tables.trackers.convert import convert_runs
 
 RUNS = {"dense-256": (1, 256), "moe8-256": (8, 256), "dense-512": (1, 512)}
 SET = {"router_type": "Top-K", "k": "1"}

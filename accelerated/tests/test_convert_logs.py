@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.convert import convert_runs, parse_pairs
 from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.trackers.convert import convert_runs, parse_pairs
 
 from .test_convert_exports import write_events
 

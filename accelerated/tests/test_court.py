@@ -14,7 +14,7 @@ from routelaws.accelerated.results import court
 from routelaws.accelerated.results.blocks import percent
 from routelaws.accelerated.results.court import Candidate, CourtTable, calibration, judge, regret, told_apart
 from routelaws.accelerated.results.verdicts import VERDICTS, verdict_line
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 
 from .small_runs import ran
 from .small_tables import frame_of, write

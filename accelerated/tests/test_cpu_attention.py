@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import attention, cpu
+from routelaws.accelerated import cpu
 from routelaws.accelerated.cpu import calls
+from routelaws.accelerated.operations import attention
 from routelaws.accelerated.transformer import init, loss
 from routelaws.reference.configuration import ModelConfig
 

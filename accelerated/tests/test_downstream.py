@@ -12,7 +12,7 @@ from routelaws.accelerated.findings import downstream as findings
 from routelaws.accelerated.findings.downstream import _PREDICTORS, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 
 
 def made_table(noise: float = 0.0) -> Accuracies:

@@ -13,7 +13,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.laws.fitting import fit_routed, fit_weighted, predict_curves
 from routelaws.accelerated.results.blocks import text
 from routelaws.accelerated.results.runs import fits_blocks, read
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.laws.routed import predict_loss
 from routelaws.reference.tests.strategies_laws import LAW
 

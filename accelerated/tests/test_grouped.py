@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import experts
-from routelaws.accelerated.grouped import grouped_product, matrix_gradient
-from routelaws.accelerated.target import traced_for
+from routelaws.accelerated.operations.grouped import grouped_product, matrix_gradient
+from routelaws.accelerated.operations.target import traced_for
 
 SIZES = [0, 290, 0, 300, 7]  # of 600 rows: empty groups, more than a tile, rows without a group
 

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.trackers.convert import convert_runs
 
 N, P, D, STEP, RUN = (
     "dense_parameter_count", "total_parameter_count", "tokens", "flops_per_step", "training_flops"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.hlo import Program, tensor_bytes
+from routelaws.accelerated.training.devices.hlo import Program, tensor_bytes
 
 TEXT = """HloModule jit_step, is_scheduled=true
 

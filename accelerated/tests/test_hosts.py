@@ -16,9 +16,10 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.schema import TIME_COLUMNS
-from routelaws.accelerated.training import hosts, loop
+from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
+from routelaws.accelerated.training.devices import hosts
+from routelaws.accelerated.training.devices.hosts import Hosts, batch_of_all, hosts_of, launcher, own_rows
 from routelaws.accelerated.training.runs.result_rows import read_rows
 from routelaws.accelerated.training.stopping import Resumable
 from routelaws.accelerated.training.text.batches import training_batches

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from routelaws.accelerated.laws import _ends, _extremes, _shapes, fitting, uncertainty
+from routelaws.accelerated.laws import _ends, _shapes, fitting, uncertainty
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import central_difference
 from routelaws.reference.laws import _allowed, _projection, routed
@@ -98,7 +98,7 @@ def test_ends_of_the_extremes_reach_the_limit():
     rows, problem = small_table()
     found = _shapes.Searched(problem, *_shapes.best_shapes(problem, 16, 4))
     limit = 1.02 * found.least.min()
-    (start, *starts), (_, *tops) = -1 / _extremes.extreme_ends(found, ["E_start", "E_max"], limit, _shapes.INTERIOR)
+    (start, *starts), (_, *tops) = -1 / _ends.extreme_ends(found, ["E_start", "E_max"], limit, _shapes.INTERIOR)
 
     def least(shape_of) -> float:
         """Return the least residual sum over the other extreme, as a share of the limit."""

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import cross_entropy, experts
-from routelaws.accelerated.attention import attend
-from routelaws.accelerated.cross_entropy import summed_log_probability
-from routelaws.accelerated.normalise import normalise
-from routelaws.accelerated.products import dense_ffn, product
+from routelaws.accelerated import experts
+from routelaws.accelerated.operations import own_backward
+from routelaws.accelerated.operations.attention import attend
+from routelaws.accelerated.operations.own_backward import dense_ffn, normalise, product, summed_log_probability
 from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.step import initial_state, make_train_steps
 from routelaws.accelerated.transformer import init, loss
@@ -191,8 +190,8 @@ def cross_entropy_case(scale, dtype=float):
     [(9, 1.0, LIMIT), (12, 1e4, LIMIT_LARGE), (1000, 0.0, LIMIT)],
 )
 def test_cross_entropy(monkeypatch, tokens, scale, limit):
-    monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 1)
-    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", tokens)
+    monkeypatch.setattr(own_backward, "CHUNK_LOGITS", 1)
+    monkeypatch.setattr(own_backward, "CHUNK_TOKENS", tokens)
     x, embedding, target, counted = cross_entropy_case(scale)
     found, wanted = (
         jax.jit(jax.value_and_grad(lambda *given, of=of: of(*given, target, counted), (0, 1), has_aux=True))(
@@ -216,8 +215,8 @@ def test_cross_entropy_in_bfloat16():
 
 def test_chunks_in_bfloat16_are_added_up_in_float32(monkeypatch):
     """600 chunks of one token each add 2/3 for the right class of three; in bfloat16 the sum would stop at 256."""
-    monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 1)
-    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", 1)
+    monkeypatch.setattr(own_backward, "CHUNK_LOGITS", 1)
+    monkeypatch.setattr(own_backward, "CHUNK_TOKENS", 1)
     x, target = jnp.ones((1, 600, 2), jnp.bfloat16), np.zeros((1, 600), int)
     of = jax.grad(lambda embedding: summed_log_probability(x, embedding, target, target == 0)[0])
     wanted = np.outer([400, -200, -200], [1, 1])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routelaws.accelerated import parallel, routed_block
-from routelaws.accelerated.target import traced_for
+from routelaws.accelerated.operations.target import traced_for
 from routelaws.accelerated.tests.test_grouped import agree_on_a_tpu
 from routelaws.conformance.bounds import check
 from routelaws.reference import balance, configuration, experts

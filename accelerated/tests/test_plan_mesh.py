@@ -10,7 +10,9 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.mesh_plan import (
+from routelaws.accelerated.training.devices import slices
+from routelaws.accelerated.training.devices.mesh import check_mesh
+from routelaws.accelerated.training.devices.mesh_plan import (
     AXES,
     SPARE,
     DevicePlan,
@@ -26,8 +28,6 @@ from routelaws.accelerated.mesh_plan import (
     smallest_that_fits,
     why_not,
 )
-from routelaws.accelerated.training import slices
-from routelaws.accelerated.training.mesh import check_mesh
 from routelaws.accelerated.transformer import parameter_shapes
 from routelaws.reference.configuration import ModelConfig
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.results.recipe_fits import fitted
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.accelerated.results.planning.recipe_fits import fitted
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.recipes import RECIPES, Setting, excess, fit_recipe, holding
 
 from .small_runs import ran

@@ -20,7 +20,7 @@ from routelaws.accelerated.tables.released import (
 )
 from routelaws.accelerated.tables.schema import TABLE_COLUMNS
 from routelaws.accelerated.tables.table import read_table
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 
 CONTENT = b"a table of somebody else's\n" * 100
 

@@ -25,7 +25,7 @@ from routelaws.accelerated.findings import (
     worth,
 )
 from routelaws.accelerated.findings.gather import gather
-from routelaws.accelerated.findings.law_figures import _forest
+from routelaws.accelerated.findings.law import _forest
 from routelaws.accelerated.findings.runs import Scatter, SizeScatter, seed_scatter
 from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (

@@ -12,10 +12,11 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import dense, law_figures, routers, routing_frequency, slopes, worth
+from routelaws.accelerated.findings import dense, routers, routing_frequency, slopes, worth
 from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.law import loss_figure
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures import draw as figures
@@ -120,7 +121,7 @@ def moved(law, change: float):
 def test_a_law_far_from_its_runs_is_drawn_whole(gathered):
     results, runs = gathered
     laws = [moved(law, change) for law, change in zip(results["laws"], (0.1, -0.1), strict=True)]
-    for panel in law_figures.loss_figure(results | {"laws": laws}, runs).axes:
+    for panel in loss_figure(results | {"laws": laws}, runs).axes:
         low, high = panel.get_ylim()
         assert all(low < loss < high for line in panel.lines for loss in line.get_ydata())
 

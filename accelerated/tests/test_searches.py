@@ -57,6 +57,6 @@ def test_a_function_is_found_by_every_name():
     assert pickle.loads(pickle.dumps(fast.fit_utilisation)) is fast.fit_utilisation
     assert fast.fit_utilisation.__doc__ == reference.fit_utilisation.__doc__
     assert fast.predict_hoffmann is reference.predict_hoffmann
-    assert {"fit_hoffmann", "KAPLAN"} <= set(dir(fast.hoffmann)) and "fit_utilisation" in dir(fast.utilisation)
+    assert {"LAWS", "Law", "register"} <= set(dir(fast.catalogue)) and "fit_utilisation" in dir(fast.utilisation)
     with pytest.raises(AttributeError, match="fit_nothing"):
         fast.utilisation.fit_nothing  # noqa: B018

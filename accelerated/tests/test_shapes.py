@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.accelerated import attention, attention_kernels, cpu, experts, transformer
+from routelaws.accelerated import cpu, experts, transformer
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.notation import ExpertChoice
+from routelaws.accelerated.operations import attention, attention_kernels
 from routelaws.accelerated.routers.expert_choice import expert_choice_ffn
 from routelaws.accelerated.routers.mixture_of_tokens import mixing_weights, mixture_of_tokens
 

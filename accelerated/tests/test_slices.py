@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from routelaws.accelerated import cross_entropy
 from routelaws.accelerated.commands.compile import words
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.hlo import Program
-from routelaws.accelerated.mesh_plan import parse_mesh, plan_device
+from routelaws.accelerated.operations import own_backward
+from routelaws.accelerated.operations.target import platform, traced_for
 from routelaws.accelerated.parallel import in_block
-from routelaws.accelerated.target import platform, traced_for
-from routelaws.accelerated.training import slices
 from routelaws.accelerated.training.configuration import from_mapping
-from routelaws.accelerated.training.mesh import OF_BLOCKS
-from routelaws.accelerated.training.slices import compile_run, size_of_slice, slice_devices
+from routelaws.accelerated.training.devices import slices
+from routelaws.accelerated.training.devices.hlo import Program
+from routelaws.accelerated.training.devices.mesh import OF_BLOCKS
+from routelaws.accelerated.training.devices.mesh_plan import parse_mesh, plan_device
+from routelaws.accelerated.training.devices.slices import compile_run, size_of_slice, slice_devices
 from routelaws.accelerated.training.step import open_layout, state_shapes
 
 RUN = {
@@ -36,10 +36,10 @@ def libtpu(monkeypatch):
 
 def test_a_program_is_traced_for_its_target():
     here = platform()
-    small, wide = cross_entropy._chunk_length(4, 4096, 1024), None
+    small, wide = own_backward._chunk_length(4, 4096, 1024), None
     with traced_for("tpu"):
         assert platform() == "tpu"
-        wide = cross_entropy._chunk_length(4, 4096, 1024)
+        wide = own_backward._chunk_length(4, 4096, 1024)
     assert platform() == here and (wide > small or here != "cpu")
 
 

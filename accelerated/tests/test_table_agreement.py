@@ -6,7 +6,7 @@ import pytest
 
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.tables.table import read_table
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.accounting import SIZES, count
 
 STEPS, BATCH, LENGTH = 5000, 128, 4096

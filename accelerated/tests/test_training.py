@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.counting import routing_options_of
+from routelaws.accelerated.tables.agreement import routing_options_of
 from routelaws.accelerated.tables.schema import OWN_COLUMNS, RELEASED_COLUMNS
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import from_mapping

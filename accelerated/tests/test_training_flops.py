@@ -10,9 +10,9 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results.rows import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
-from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.trackers.convert import convert_runs
 
 SIZES, BUDGETS, PER_STEP = (2e7, 4e7, 8e7, 1.6e8), (1e18, 3e18, 1e19, 3e19), 524_288
 FLOOR, A, ALPHA = 1.6, 96.0, 0.094

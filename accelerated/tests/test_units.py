@@ -6,10 +6,17 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.tables.columns import size_label
-from routelaws.accelerated.tables.convert import convert_runs
 from routelaws.accelerated.tables.table import read_table
-from routelaws.accelerated.tables.units import NUMBERS, bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
+from routelaws.accelerated.tables.trackers.convert import convert_runs
+from routelaws.accelerated.tables.units import (
+    NUMBERS,
+    bytes_of,
+    flops_of,
+    number_bytes_of,
+    parameters_of,
+    size_label,
+    tokens_of,
+)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..files import exists, read_bytes
 from ..json_files import shown
 from ..wording import LONGEST_NAME
-from .mesh import check_mesh
+from .devices.mesh import check_mesh
 
 CHANGEABLE = ("mesh", "rematerialise", "attention", "keep_last", "keep_every", "skip_bad_batches")
 """Fields that may change when a run resumes, because existing rows do not depend on them."""

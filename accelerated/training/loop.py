@@ -28,8 +28,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import locked, make_folder, remove_left, storage_errors, write_atomically
-from . import hosts, stopping
+from . import stopping
 from .configuration import TrainConfig
+from .devices import hosts
 from .diagnosis import failing_layer, what_is_wrong
 from .optimizer import check_memory
 from .router_report import report_routing

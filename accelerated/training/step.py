@@ -14,11 +14,11 @@ import optax
 
 from routelaws.reference.configuration import ModelConfig
 
-from ..attention_kernels import AttentionShape, KernelChoice, choose
 from ..notation import ExpertChoice
+from ..operations.attention_kernels import AttentionShape, KernelChoice, choose
 from ..transformer import carry_bias, draw_noise, hidden_positions, init, loss, owned, token_losses
 from .configuration import TrainConfig
-from .mesh import Layout
+from .devices.mesh import Layout
 from .optimizer import optimizer, rates_of_steps
 from .sweeps.workers import computes_where_called
 

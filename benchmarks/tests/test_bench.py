@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import coverage, fits, memory, plans, steps, torch_peers, worker
 from benchmarks.__main__ import FIGURES, Bench, chosen, line
-from routelaws.accelerated.cores import available_cores
+from routelaws.accelerated.training.sweeps.workers import available_cores
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import pods
-from routelaws.accelerated.attention import parts_of
-from routelaws.accelerated.mesh_plan import parse_mesh, plan_device, sent_rows
+from routelaws.accelerated.operations.attention import parts_of
+from routelaws.accelerated.training.devices.mesh_plan import parse_mesh, plan_device, sent_rows
 
 ROWS = pods.read()
 

@@ -1,11 +1,14 @@
-"""Generated inputs in a few shapes, because every new shape is compiled.
+"""Inputs of tests: generated in a few shapes, because every new shape is compiled; and released tables.
 
 Tests compare indices only for `lattice` and `tied` rows; for other families they compare admissible sets.
 """
 
+import os
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
@@ -159,3 +162,17 @@ def case(name: str, seed: int) -> Case:
 
 def cases(names=tuple(MODELS)) -> st.SearchStrategy[Case]:
     return st.builds(case, st.sampled_from(names), seeds)
+
+
+def released_file(name: str) -> Path:
+    """Return the path of a released table of a paper.
+
+    Skip the test if ROUTELAWS_DATA is not set. If it is set, a missing file is a failure.
+    """
+    folder = os.environ.get("ROUTELAWS_DATA")
+    if not folder:
+        pytest.skip(f"ROUTELAWS_DATA is not set; set it to the folder of {name}")
+    path = Path(folder) / name
+    if not path.is_file():
+        pytest.fail(f"ROUTELAWS_DATA is {folder}, which has no {name}")
+    return path

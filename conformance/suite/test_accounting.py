@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference import accounting as reference
 from routelaws.reference import configuration, transformer
 

@@ -11,9 +11,8 @@ from routelaws.conformance.engine.harness import run
 from routelaws.conformance.suite.strategies import precisions, selections
 from routelaws.conformance.suite.test_experts import ffn_scale, layer
 from routelaws.reference import experts as reference
-from routelaws.reference import layer_variants
 
-KEPT, INPUT = "experts.kept_gates", "layer_variants.input_gated_ffn"
+KEPT, INPUT = "experts.kept_gates", "experts.input_gated_ffn"
 
 
 @pytest.mark.asks("experts.kept_gates")
@@ -35,7 +34,7 @@ def test_kept_gates(backend, selection, precision, renormalise):
         assert_close_bounded("top_k.gate", values, wanted, scale, what=f"kept_gates of the {name}, {renormalise}")
 
 
-@pytest.mark.asks("layer_variants.input_gated_ffn")
+@pytest.mark.asks("experts.input_gated_ffn")
 @given(selection=selections(), precision=precisions)
 def test_input_gated_ffn(backend, selection, precision):
     """Each choice has gate 1 on the input times its gate. Signs matter, because GELU is not odd."""
@@ -46,7 +45,7 @@ def test_input_gated_ffn(backend, selection, precision):
         wanted += reference.routed_ffn(inputs["params"], x, expert[:, [choice]], one).output
     scale = UNIT[precision] * ffn_scale(inputs, expert)
     found = run(backend, INPUT, precision, inputs["params"], inputs["x"], expert, inputs["gate"])
-    ours = layer_variants.input_gated_ffn(inputs["params"], inputs["x"], expert, inputs["gate"])
+    ours = reference.input_gated_ffn(inputs["params"], inputs["x"], expert, inputs["gate"])
     for name, output in (("backend", found), ("reference", ours)):
         assert_close_bounded(bound_in("experts.routed_ffn", precision), output, wanted, scale, what=f"{INPUT}, {name}")
 

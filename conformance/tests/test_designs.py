@@ -8,7 +8,7 @@ import pytest
 from routelaws.accelerated.training.configuration import from_mapping, read_config_file
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
-from routelaws.reference import balance, experts, layer_variants, routed_block
+from routelaws.reference import balance, experts, routed_block
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.routers import sparsemixer, top_k
 
@@ -204,7 +204,7 @@ def test_the_layer_of_llama4_has_its_gates_on_the_input():
         params = {"up": both[..., : 2 * D], "linear": both[..., 2 * D :], "down": layer.experts.down_proj.numpy()}
         logits = x @ layer.router.weight.numpy().T
     routing = top_k.top_k_router(logits, 1, score="sigmoid")
-    wanted = layer_variants.input_gated_ffn(params, x, routing.expert, routing.gate, activation="swiglu")
+    wanted = experts.input_gated_ffn(params, x, routing.expert, routing.gate, activation="swiglu")
     size = np.abs(wanted).max() + np.abs(found).max()
     scale = UNIT["float32"] * size  # their sigmoid is float32
     assert_close_bounded("experts.routed_ffn", found, wanted, scale, what="layer of Llama 4")

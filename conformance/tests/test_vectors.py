@@ -160,7 +160,7 @@ def test_the_fast_twin_takes_float64_of_numpy_without_a_warning(name):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("layer", [
     lambda params, x, choice: accelerated.routers.mixture_of_tokens.mixture_of_tokens(params, x),
-    lambda params, x, choice: accelerated.layer_variants.input_gated_ffn(params, x, choice.token, choice.gate),
+    lambda params, x, choice: accelerated.experts.input_gated_ffn(params, x, choice.token, choice.gate),
     lambda params, x, choice: accelerated.routers.expert_choice.expert_choice_ffn(params, x, choice),
 ], ids=["mixture of tokens", "input-gated", "expert choice"])  # fmt: skip
 def test_a_layer_takes_float64_of_numpy_without_a_warning(layer):

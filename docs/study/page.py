@@ -21,8 +21,8 @@ from routelaws.accelerated import results
 from routelaws.accelerated.results.blocks import Table, markdown
 from routelaws.accelerated.results.floor import form_of
 from routelaws.accelerated.results.misfit import how_far_off
-from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.schema import DENSE
+from routelaws.accelerated.tables.units import size_label
 from routelaws.accelerated.training.sweeps.grid import read_grid
 
 SIZE = "dense_parameter_count"

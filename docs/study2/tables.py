@@ -16,8 +16,8 @@ from forecast import HERE, LAWS, LEAST_GAIN, RUNS, summary
 
 from routelaws.accelerated import results
 from routelaws.accelerated.results.blocks import Table, markdown
-from routelaws.accelerated.tables.columns import size_label
 from routelaws.accelerated.tables.schema import DENSE
+from routelaws.accelerated.tables.units import size_label
 
 sys.path.append(str(HERE.parent / "study"))
 from page import renew  # noqa: E402

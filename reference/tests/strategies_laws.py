@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 SIZES = (16_527_360.0, 27_279_360.0, 57_369_600.0, 132_163_584.0, 368_123_904.0, 1_308_819_456.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routelaws.conformance.bounds import check
-from routelaws.conformance.engine.data_folder import released_file
+from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.laws import hoffmann
 from routelaws.reference.tests.strategies_additive import huber_sum
 

@@ -91,13 +91,13 @@ print(f"4. expert 5: devices {having}")
 # --devices 256 --memory 28GB
 needs("train")
 from routelaws.accelerated.commands.run_flags import fields_of_size
-from routelaws.accelerated.mesh_plan import (
+from routelaws.accelerated.training.configuration import from_mapping
+from routelaws.accelerated.training.devices.mesh_plan import (
     MeshShape,
     best_plan,
     feasible_meshes,
     plan_device,
 )
-from routelaws.accelerated.training.configuration import from_mapping
 
 fields = {"router": "sinkhorn", "experts": 512, "dtype": "bfloat16"}
 run = from_mapping(fields_of_size("1.3B") | fields, "lesson 17")

@@ -6,4 +6,5 @@ options     the models to rank, from runs or printed coefficients: loss and cost
 rankings    the models of one data set at their best sizes, the lowest loss first
 plan        `Plan`: the rankings of one budget, printed and as JSON
 next_run    `NextRuns`: the runs that narrow the interval of a requested number most
+recipes     the learning rate and the batch of a model, by the rules of several authors
 """

@@ -16,13 +16,13 @@ from ..fit import LEVEL
 from ..misfit import floor_lines
 from ..plotting import plot_frontiers
 from ..prediction import extrapolation
-from ..recipes import recipe_line, recipe_of
 from ..verdicts import verdict_line
 from .hours import HOUR
 from .isoflop import ISOFLOP_HEAD, Profile, profile_blocks
 from .optima import Optimum
 from .options import REACH
 from .rankings import SEED, Line, Ranking, frontier
+from .recipes import recipe_line, recipe_of
 
 NOT_COMPARABLE = (
     "Compare losses only within one ranking: each ranking is for one data set, and a loss in nats per token depends on "

@@ -1,1 +1,1 @@
-"""Readers of the logs of trackers, one file for each."""
+"""Convert tables and logs of trackers to a results table (`convert.py`), with a file for each tracker."""

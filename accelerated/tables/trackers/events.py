@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ...errors import InputError
 from ...wording import in_short, plural
-from ..log import FOLDER, PART, STEP, Log, continues, restart_remarks, whole_text
+from .log import FOLDER, PART, STEP, Log, continues, restart_remarks, whole_text
 
 _FOLDER_OF_HPARAMS = re.compile(r"\d+\.\d+")
 """The name of a folder by `add_hparams`, unless the user gives a name."""

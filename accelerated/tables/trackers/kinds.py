@@ -13,10 +13,10 @@ column for each metric. Several pieces, such as a panel for each metric or a fil
 step. If a run restarted from an earlier step, its old rows from this step on are dropped.
 """
 
-from ..log import Log
 from ..reading import read_cells
 from ..table import table_path
 from .events import event_files, read_events
+from .log import Log
 from .long_tables import long_columns, read_long
 from .tensorboard import SCALARS, read_scalars
 from .wandb import PANEL, is_history, read_history, read_panel, unfolded

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...wording import in_short
-from ..identity import check_distinct, is_kind, last_branch, name_of_runs
-from ..log import STEP, STEPS, Log, checked_numbers, restart_remarks, whole_text
 from ..schema import shorten
+from .identity import check_distinct, is_kind, last_branch, name_of_runs
+from .log import STEP, STEPS, Log, checked_numbers, restart_remarks, whole_text
 
 _METRIC, _VALUE = r"(metric|key|tag|variable|_field)([ _.]?name)?", r"(metric[ _.]?|_)?value"
 """Names of the two columns of a long table."""

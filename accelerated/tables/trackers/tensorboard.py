@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ..log import STEP, Log, checked_numbers, latest_branch, restart_remarks, whole_text
+from .log import STEP, Log, checked_numbers, latest_branch, restart_remarks, whole_text
 
 SCALARS = ["Wall time", "Step", "Value"]
 """The header of such a file."""

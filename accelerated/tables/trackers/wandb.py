@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import InputError
-from ..identity import check_distinct, marks_of, name_of_runs
-from ..log import STEP, STEPS, Log, checked_numbers, latest_branch, restart_remarks, whole_text
 from ..reading import flat, is_json
 from ..schema import BLANK, name_column, shorten
+from .identity import check_distinct, marks_of, name_of_runs
+from .log import STEP, STEPS, Log, checked_numbers, latest_branch, restart_remarks, whole_text
 
 PANEL = re.compile(r"(?P<run>.+) - (?P<metric>.+?)(?P<range>__MIN|__MAX)?")
 """The header of a column of a panel."""

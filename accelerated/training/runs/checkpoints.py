@@ -37,7 +37,7 @@ from orbax.checkpoint import v1 as ocp
 from ...errors import InputError, StorageError
 from ...files import REMEDIES, storage_errors, storage_line
 from ...transformer import owned
-from .. import hosts
+from ..devices import hosts
 from ..text import packing
 from .record import digest_of_json
 

@@ -17,8 +17,8 @@ from routelaws.reference.configuration import ModelConfig
 from ...errors import InputError
 from ...files import read_bytes, write_atomically
 from ...json_files import shown
-from ...tables.columns import size_label
 from ...tables.schema import OWN_COLUMNS, RELEASED_COLUMNS, TEXT_COLUMNS
+from ...tables.units import size_label
 from ..configuration import TrainConfig
 from ..window_losses import WindowLosses, documents, standard_error
 from .record import WRITTEN_ANEW

@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 import jax
 
-from ...cores import available_cores
 from ...errors import InputError, WorkerDiedError
 from ...files import locked, storage_errors
 from ..configuration import TrainConfig
@@ -49,7 +48,7 @@ from .sweep_folder import (
     read_had,
     session,
 )
-from .workers import start_worker, thread_environment
+from .workers import available_cores, start_worker, thread_environment
 
 RUNS_KEPT = 8
 """Number of runs after which a process drops its compiled programs (about 15 MB per run in the demo)."""

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...cores import available_cores
 from ...errors import InputError
 from ...files import exists, locked, make_folder, write_atomically, write_once
 from ...json_files import NUMBER, read_json, shown
@@ -24,6 +23,7 @@ from ..configuration import TrainConfig, from_mapping
 from ..runs.result_rows import as_text, read_rows, run_columns, write_rows
 from ..runs.run_folder import read_config, read_results
 from .grid import Grid
+from .workers import available_cores
 
 HAVE = "have.csv"
 """File with the rows of runs that a sweep skips, from a table of the same grid (`routelaws sweep --have TABLE`).

@@ -43,6 +43,11 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """New objects between two runs of Python's garbage collector in a worker; Python's default is 700."""
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def thread_environment(threads: int) -> dict[str, str]:
     """Return the environment variables that give a process this many compute threads, and pages of 2 MB.
 

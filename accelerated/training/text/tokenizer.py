@@ -19,8 +19,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ...cores import available_cores
 from ...errors import InputError
+from ..sweeps.workers import available_cores
 
 UNKNOWN, END_OF_DOCUMENT, LINE_END = 0, 1, 2
 

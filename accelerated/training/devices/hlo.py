@@ -14,7 +14,7 @@ import math
 import re
 from typing import NamedTuple
 
-from .errors import InputError
+from ...errors import InputError
 
 WIDTHS = {"pred": 1, "token": 0, "opaque": 0, "bf16": 2, "c64": 8, "c128": 16}
 """Bytes of a number; the names of other types begin with a letter and the number of bits, such as f32 and f8e4m3."""

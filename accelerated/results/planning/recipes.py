@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from routelaws.reference.recipes import RECIPES, Recipe, Setting, holding
 
-from ..errors import InputError
-from .blocks import Block, Notes, Table, count, figure, two_digits
+from ...errors import InputError
+from ..blocks import Block, Notes, Table, count, figure, two_digits
 
 LETTERS = {
     "total": "P", "active": "N", "tokens": "D", "experts": "E", "width": "d", "flops": "C",

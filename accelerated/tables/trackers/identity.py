@@ -11,11 +11,11 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from ..errors import InputError
-from ..wording import in_short
+from ...errors import InputError
+from ...wording import in_short
+from ..schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, name_column, shorten, to_numbers
+from ..units import UNITS_OF
 from .log import FOLDER, STEP, Source, latest_branch, restart_remarks
-from .schema import ABSENT, BLANK, CONFIGURATION_COLUMNS, name_column, shorten, to_numbers
-from .units import UNITS_OF
 
 IDS = (
     "id", "run_id", "run id", "run.id", "run_uuid", "hash", "run_hash", "run hash", "run.hash", "sys/id",

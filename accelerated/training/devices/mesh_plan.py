@@ -30,11 +30,11 @@ from typing import NamedTuple
 from routelaws.reference.configuration import ModelConfig
 from routelaws.reference.transformer import parameter_shapes
 
-from .attention import KEPT_WEIGHTS, parts_of
-from .cross_entropy import CHUNK_LOGITS, WIDER
-from .errors import InputError
-from .experts import expert_capacity
-from .target import WRITTEN_OUT
+from ...errors import InputError
+from ...experts import expert_capacity
+from ...operations.attention import KEPT_WEIGHTS, parts_of
+from ...operations.own_backward import CHUNK_LOGITS, WIDER
+from ...operations.target import WRITTEN_OUT
 
 AXES = ("data", "expert", "model")
 """The names of the axes of a mesh, in order."""

@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import InputError
-from ..wording import in_short, near
+from ...errors import InputError
+from ...wording import in_short, near
+from ..reading import cut_short, read_cells
+from ..schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, TEXTS_OF_LOSSES, YES_AND_NO, name_column
+from ..table import SOURCE, check_once, named
 from .identity import check_single, name_of_runs, on_one_branch, steps_of
+from .kinds import read_piece
 from .log import (
     FOLDER,
     PART,
@@ -25,10 +29,6 @@ from .log import (
     parts_joined,
     put_together,
 )
-from .reading import cut_short, read_cells
-from .schema import ABSENT, BLANK, NEEDED_COLUMNS, TABLE_COLUMNS, TEXTS_OF_LOSSES, YES_AND_NO, name_column
-from .table import SOURCE, check_once, named
-from .trackers.kinds import read_piece
 
 _OF_PART = re.compile(f"(.+)[/_ .-]({PART.pattern})", re.IGNORECASE)
 """The name of a part of a run: moe8/train, moe8_val."""

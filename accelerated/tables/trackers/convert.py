@@ -1,6 +1,6 @@
 """Convert a user's runs to a results table: rename columns, convert losses to nats, fill derived columns.
 
-A remark names every change. These blank cells are derived (`deriving.py`, `counting.py`):
+A remark names every change. These blank cells are derived (`deriving.py`, `agreement.py`):
 
     router_type            sinkhorn and other values of --router become S-Base and other names of the table;
                            if `constants` has a router_type, blank rows with one expert become Dense
@@ -14,7 +14,7 @@ These rules are our choice. Columns that a results table does not have are dropp
 of runs are kept as `run`, for messages. Kept columns can be used in `--rows`. They are also used for warnings about
 differences that a law ignores.
 
-Pieces of a log (`trackers/`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
+Pieces of a log (`log.py`) are joined by run and step. Rows without a loss are excluded. NaN counts as a loss;
 otherwise a diverged run would keep its last finite loss. Several tables are converted separately, and their runs get
 new numbers. The column `source` names the table of each row.
 """
@@ -30,20 +30,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..files import write_atomically
-from ..wording import in_short, near, once, plural
-from .agreement import training_tokens
-from .cells import Cells, harmless
-from .columns import ranges
+from ...errors import InputError
+from ...files import write_atomically
+from ...wording import in_short, near, once, plural
+from ..agreement import training_tokens
+from ..cells import Cells, harmless
+from ..schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column
+from ..table import CONVERTED, SOURCE, listed, numbered, ranges, read_table
+from ..units import SIZES
 from .deriving import derive, replace_cells, to_nats
 from .headers import apply_units, check_headers
 from .identity import BY_ROW
 from .log import RUN
-from .schema import BLANK, NAN, TABLE_COLUMNS, bounds_of, name_column
 from .sources import Source, check_names, configured, sources_of, with_loss
-from .table import CONVERTED, SOURCE, listed, numbered, read_table
-from .units import SIZES
 
 LOSS_UNITS = ("nats", "bits", "perplexity")
 """Units of a loss: nats or bits per token, or perplexity."""
@@ -75,7 +74,7 @@ def convert_runs(
 
     Args:
         runs: one or several files: CSV or JSON lines (see `read_table`), exports of Weights & Biases and TensorBoard,
-            or folders of event files (see `trackers`). Nested JSON objects have columns such as `config.experts`.
+            or folders of event files (see `kinds.py`). Nested JSON objects have columns such as `config.experts`.
         out: the table, `.csv` or `.csv.gz`; there must be no such file.
         columns: {column of the table: column of `runs`}; columns with the same name need no entry. Allowed are the
             columns of TABLE_COLUMNS, and `loss_` with any name. If there are several tables, each table uses the

@@ -17,16 +17,13 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from ..caches import cache_folder, private_folder
-from ..errors import InputError, in_line
-from ..files import write_atomically
-from ..hlo import Program
-from ..mesh_plan import parse_mesh
-from ..target import traced_for
-from .configuration import TrainConfig
-from .mesh import Layout
-from .runs.run_folder import table_shape
-from .step import (
+from ...caches import cache_folder, private_folder
+from ...errors import InputError, in_line
+from ...files import write_atomically
+from ...operations.target import traced_for
+from ..configuration import TrainConfig
+from ..runs.run_folder import table_shape
+from ..step import (
     compiled_evaluate,
     compiled_steps,
     compute_dtype,
@@ -34,6 +31,9 @@ from .step import (
     run_inputs,
     state_shapes,
 )
+from .hlo import Program
+from .mesh import Layout
+from .mesh_plan import parse_mesh
 
 GIB = 2**30
 MEMORY = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}

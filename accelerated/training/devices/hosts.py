@@ -26,8 +26,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..errors import InputError
-from .stopping import Resumable
+from ...errors import InputError
+from ..stopping import Resumable
 
 TIMEOUT = 300
 """Seconds that a process waits for the other processes when it joins."""

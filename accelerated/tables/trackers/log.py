@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..wording import in_short, plural
-from .schema import Problems, to_numbers
+from ...errors import InputError
+from ...wording import in_short, plural
+from ..schema import Problems, to_numbers
 
 RUN, STEP = "run", "step"
 """Columns of every log; another axis, such as tokens, may replace step."""

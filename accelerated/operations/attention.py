@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .products import delayed, weight_gradient
+from .own_backward import delayed, weight_gradient
 from .shapes import ANY_FLOAT, number_of_distances, sizes_of, sizes_of_attention
 
 LEAST_HALF, QUERIES = 64, 256

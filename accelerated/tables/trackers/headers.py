@@ -8,11 +8,11 @@ import re
 
 import numpy as np
 
-from ..errors import InputError
-from .cells import Cells, in_rows
+from ...errors import InputError
+from ..cells import Cells, in_rows
+from ..schema import shorten, to_numbers
+from ..units import SIZES, UNITS_OF, amount, written_out
 from .log import PARTS
-from .schema import shorten, to_numbers
-from .units import SIZES, UNITS_OF, amount, written_out
 
 _SCALE = (
     r"(?!^.$)(^|[ _./\-(\[{])[kmbgtpez](?![a-z])"  # params (M), params_b, tokens in M, M params

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import InputError
 from .attention import attend, check_heads, seen_keys, shift
-from .errors import InputError
 
 LONGEST_TRIAL = 512
 """Number of positions in a trial; for longer sequences up to 63 more, so that the remainder by 64 is the same."""

@@ -37,9 +37,9 @@ from jax.experimental.mesh_utils import create_device_mesh
 
 from routelaws.reference.configuration import ModelConfig
 
-from ..errors import InputError
-from ..mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh, why_not
-from ..parallel import GROUPS, Spread, SummedWeight, is_summed
+from ...errors import InputError
+from ...parallel import GROUPS, Spread, SummedWeight, is_summed
+from .mesh_plan import AXES, MeshShape, parameter_axes, parse_mesh, why_not
 
 BATCH_AXES = ("data", "expert")
 """The axes that split the sequences."""

@@ -1,7 +1,7 @@
 """Derive cells of a table from other cells: router, experts, run and step of a row, and losses in nats.
 
 Derived values fill only blank cells. Three things change other cells: `--map`, the spelling of routers, and the unit of
-losses. Each change has a remark. `counting.py` counts N, P and the FLOPs of a training step.
+losses. Each change has a remark. `agreement.py` counts N, P and the FLOPs of a training step.
 """
 
 import math
@@ -11,13 +11,13 @@ import numpy as np
 
 from routelaws.reference.accounting import ROUTER_TYPES
 
-from ..errors import InputError
-from ..wording import plural
-from .cells import Cells, in_rows
-from .counting import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
+from ...errors import InputError
+from ...wording import plural
+from ..agreement import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
+from ..cells import Cells, in_rows
+from ..schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, spellings, to_numbers
+from ..units import UNITS_OF, written_out
 from .identity import step_like
-from .schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, spellings, to_numbers
-from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
 _SHAPES = {

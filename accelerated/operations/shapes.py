@@ -13,7 +13,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from .errors import InputError
+from ..errors import InputError
 
 FLOAT32 = ("float32",)
 """The dtypes of arrays whose text has no dtype, unless a caller names others."""

@@ -1,0 +1,1 @@
+"""One run on many devices: the mesh, its memory, the hosts, and programs compiled for slices of TPUs."""
