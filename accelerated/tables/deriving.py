@@ -16,7 +16,7 @@ from ..wording import plural
 from .cells import Cells, in_rows
 from .counting import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
 from .identity import step_like
-from .schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, spellings, to_numbers
+from .schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, shorten, spellings, to_numbers
 from .units import UNITS_OF, written_out
 
 _LARGEST_ID = 2.0**53
@@ -66,6 +66,11 @@ def derive(table: Cells) -> None:
     _drop_schedule(table)
     _steps(table)
     _fill_counts(table)
+    header = table.headers.get("dense_parameter_count", "")
+    if re.search("activ", header, re.IGNORECASE) and (table.number("k") > 1).any():
+        table.remarks.append(
+            f"dense_parameter_count: {shorten(header)} seems to count k experts; needed: parameters with one expert"
+        )
     if table.names and "run" not in table.cells:
         table.cells["run"] = [name.strip() for name in table.names]
 
@@ -257,6 +262,8 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
             off = expected is not None and all(abs(value * n - expected) > _WIDTH * expected for n in (1, narrow))
             if off and (routed or not of_experts):
                 why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+                if fact == "FFN width" and value < expected and not granularity:
+                    why += "; for narrow experts, state granularity, narrow_experts and narrow_k"
                 (of_all if of_experts else of_n)[i] = why
         if shares and max(shares) > (1 + 2 * _WIDTH) * min(shares):
             raise InputError(

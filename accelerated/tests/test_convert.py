@@ -259,6 +259,17 @@ def test_a_blank_router_of_one_expert_is_dense(converted):
     assert "router_type: Dense, since num_experts is 1, in 6 of 36 rows" in remarks
 
 
+@pytest.mark.parametrize("text", ["inf", "-Infinity", "diverged", "OOM"])
+def test_a_loss_that_is_no_number_has_a_remedy(save, tmp_path, text):
+    path = save([{"run": "a", "val": 3, "c4": 3.2}, {"run": "b", "val": text, "c4": 8.1}])
+    columns = {"hyper_id": "run", "loss_validation": "val", "loss_c4": "c4"}
+    constants = {"num_experts": "1", "dense_parameter_count": "1e7"}
+    with pytest.raises(InputError, match=f"\n  if these runs diverged, add --map loss_validation:{text}=NaN$"):
+        convert_runs(path, tmp_path / "t.csv", columns, constants)
+    values = {f"loss_validation:{text}": "NaN"}
+    assert convert_runs(path, tmp_path / "t.csv", columns, constants, values=values).runs == 2
+
+
 def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
     for text in ("", "0"):
         rows = [row | {"E": text if row["E"] == 1 else str(row["E"])} for row in make_runs()]
