@@ -783,7 +783,7 @@ def test_a_sinkhorn_router_without_options(change, fails):
     """Logits about 100 show what clips or rounds them."""
     backend = stranger(sinkhorn_router=sinkhorn_of(change), dtypes=("float64",))
     with pytest.raises(AssertionError, match="expert") if fails else nullcontext():
-        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 100, True)
+        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 100, 1, True)
 
 
 @pytest.mark.parametrize("change", [lambda z: z, lambda z: z + 1e-12 * LOTS.random(z.shape)])
@@ -819,6 +819,16 @@ def test_a_plan_may_be_an_array():
     with pytest.raises(AssertionError) as problem:
         suite_of_sinkhorn.check_hard(backend, "random", (13, 3), 1.0, 0, "float32")
     assert backend.ledger.blame(problem.value, "mine", "test").kind == "not finite", problem.value
+
+
+@pytest.mark.parametrize("sweeps", [8, 60])
+def test_a_router_with_too_few_sweeps(sweeps):
+    def sinkhorn_router(logits, k=1, *, training=True):
+        return sinkhorn.sinkhorn_router(logits, k, training=training, num_sweeps=sweeps)[:2]
+
+    backend = stranger(sinkhorn_router=sinkhorn_router)
+    with pytest.raises(AssertionError, match="experts") if sweeps < 30 else nullcontext():
+        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 0, 5, True)
 
 
 @pytest.mark.parametrize("preferred, fails", [(0.0, False), (1.0, True)])
