@@ -948,6 +948,18 @@ def test_an_expert_choice_may_be_its_tokens_and_gates():
         router.guarded((z, math.inf), {}, "float64")
 
 
+@pytest.mark.parametrize("num_tokens", [0, 3])
+def test_a_capacity_may_refuse_an_infinite_factor(num_tokens):
+    """0 tokens times infinity are NaN, which Python refuses to convert by another error than infinity."""
+
+    def expert_capacity(num_tokens, num_experts, k, capacity_factor):
+        return min(num_tokens, math.ceil(round(capacity_factor * k * num_tokens / num_experts, 9)))
+
+    capacity = stranger(expert_capacity=expert_capacity).experts.expert_capacity
+    with pytest.raises(pytest.skip.Exception, match="refused: cannot convert float"):
+        capacity(num_tokens, 4, 1, math.inf)
+
+
 def test_an_order_that_hides_no_fault():
     """Another token, a gate of another token, and a repeated token stay."""
     z = np.array([[1.0, 0], [2, 0], [0, 1], [1, 0], [-1, 0]])
