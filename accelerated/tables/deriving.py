@@ -133,9 +133,10 @@ def _runs(table: Cells) -> None:
         how = "one run, because no column names runs (--columns hyper_id=row makes each row a run)"
         return table.fill("hyper_id", dict.fromkeys(blank, "0"), how)
     names = table.names if len(blank) == table.rows else table.column("hyper_id")
-    ids = to_numbers(names)[0]
-    if (blank and names is not table.names) or ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
-        return table.cells.update(hyper_id=list(names))
+    ids, texts = to_numbers(names)[0], [name.strip().removesuffix(".0") for name in names]
+    whole = ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all()
+    if (blank and names is not table.names) or (whole and len({*texts}) == len({*ids})):  # 1 and 001 are two names
+        return table.cells.update(hyper_id=texts)
     table.names = [name.strip() for name in names]
     numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(table.names))}
     table.cells["hyper_id"] = [numbers[name] for name in table.names]
