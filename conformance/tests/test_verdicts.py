@@ -492,6 +492,40 @@ def test_a_multiple_of_a_balance_loss(factor, words):
     assert f"It is {words}. Ours" in " ".join(found.detail.split()), found
 
 
+def in_groups_by(score, strided=False):
+    """Return DeepSeek-V3's router with another score of groups; strided groups have every fourth expert."""
+
+    def top_k_router(logits, k, *, bias=None, expert_groups=1, groups_per_token=1):
+        scores = mimics.sigmoid(logits)
+        shape = (len(logits), expert_groups, -1)
+
+        def grouped(values):
+            return values.reshape(len(values), -1, expert_groups).swapaxes(1, 2) if strided else values.reshape(shape)
+
+        key = scores if bias is None else scores + bias.astype(scores.dtype)
+        best = np.argsort(-score(grouped(scores), grouped(key)), axis=1, kind="stable")[:, :groups_per_token]
+        inside = (best[:, :, None] == np.arange(expert_groups)).any(axis=1)
+        per_group = key.shape[1] // expert_groups
+        inside = np.tile(inside, per_group) if strided else np.repeat(inside, per_group, axis=1)
+        expert = mimics.best(np.where(inside, key, -np.inf), k)
+        return expert, mimics.shared(mimics.at(scores, expert), eps=1e-20)
+
+    return stranger(top_k_router=top_k_router, dtypes=("float32",)).stance(stances.TOP_K).finding
+
+
+@pytest.mark.parametrize(("score", "strided", "verdict"), [
+    (lambda scores, key: np.sort(key, axis=2)[:, :, -2:].sum(axis=2), False, "differs"),
+    (lambda scores, key: np.sort(key, axis=2)[:, :, -2:].sum(axis=2), True, "unexplained"),
+    (lambda scores, key: key.mean(axis=2), False, "unexplained"),
+    (lambda scores, key: np.sort(scores, axis=2)[:, :, -2:].sum(axis=2), False, "unexplained"),
+])  # fmt: skip
+def test_groups_of_a_design_that_the_reference_lacks(score, strided, verdict):
+    found = in_groups_by(score, strided)
+    assert found.verdict == verdict, found
+    words = "1e-20 is added" if verdict == "differs" else ", expert_groups 4, groups_per_token 2"
+    assert words in found.detail, found
+
+
 def test_groups_by_their_best_expert():
     """DeepSeek-V2's rule is right without the option `group_score`, but no answer to its value "two_best"."""
 
