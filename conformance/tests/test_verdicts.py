@@ -3,6 +3,7 @@ import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -490,6 +491,21 @@ def test_a_multiple_of_a_balance_loss(factor, words):
     found = stranger(auxiliary_loss=loss).stance("balance.auxiliary_loss").finding
     assert found.verdict == ("differs" if words.startswith("0.01") else "unexplained")
     assert f"It is {words}. Ours" in " ".join(found.detail.split()), found
+
+
+@pytest.mark.parametrize(("detached", "verdict", "kind"), [
+    (lambda shares, total: shares / total, "differs", "dialect"),
+    (lambda shares, total: jax.lax.stop_gradient(shares / total), "defect", "no gradient"),
+    (lambda shares, total: shares / jax.lax.stop_gradient(total), "unexplained", "unexplained"),
+], ids=["none", "gates", "sum"])  # fmt: skip
+def test_gradients_of_a_design_that_the_reference_lacks(detached, verdict, kind):
+    def route(logits, k):
+        scores, expert = jax.lax.top_k(jax.nn.sigmoid(logits), k)
+        return expert, detached(scores, scores.sum(axis=1, keepdims=True) + 1e-20)
+
+    found = behind(blocks.backend(route, name="mine", capabilities=("jit", "grad"))).stance(stances.TOP_K).finding
+    assert (found.verdict, found.kind) == (verdict, kind), found
+    assert any("1e-20 is added to the denominator" in each for each in (found.detail, *found.besides)), found
 
 
 def in_groups_by(score, strided=False):
