@@ -365,7 +365,10 @@ BOUNDS["sinkhorn.load"] = Bound(
 )
 BOUNDS["sinkhorn.gate"] = Bound(2, "u (2 + |z - max z| + max |z|) of the value", measured="0.8")
 BOUNDS["sinkhorn.converged"] = Bound(
-    4e-3, "absolute, of the logarithm of the plan", "the mass of an expert is within 1e-3 of its share", "1.5e-3"
+    4e-3,
+    "spread of the logits, of the logarithm of the plan",
+    "the mass of an expert is within 1e-3 of its share",
+    "2e-3",
 )
 BOUNDS["sinkhorn.undecided"] = Bound(
     0.5, "share of the rows that rounding leaves open", "the limit is a cap; the share is usually 0"

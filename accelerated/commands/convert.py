@@ -43,7 +43,8 @@ def convert(
         map: Values to replace, each as COLUMN:OLD=NEW: router_type:none=Dense. They are replaced before any column is
             derived. router_type:=Dense replaces blank cells.
         unit: Units of the plain numbers of parameters, tokens and FLOPs, each as NAME=UNIT: tokens=B. Needed if the
-            header of such a column looks like a unit, such as "tokens (B)"; tokens=1 states whole counts.
+            header of such a column looks like a unit, such as "tokens (B)"; tokens=1 states whole counts, and tokens=N
+            tokens per parameter.
     """
     named = {"--columns": columns, "--set": set, "--map": map, "--unit": unit}
     columns, constants, values, units = (parse_pairs(items, flag) for flag, items in named.items())

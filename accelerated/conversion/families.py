@@ -254,12 +254,12 @@ def read_model(values: dict) -> ForeignModel:
     Raises:
         InputError: the family is unknown, a key is missing or not a whole number, or the sizes do not fit each other.
     """
-    kind = values.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    kind = _family(values)
+    if kind is None:
         text = values.get("text_config")
-        known = isinstance(text, dict) and str(text.get("model_type")) in FAMILIES
-        hint = "; to count the text model, save text_config as a config.json" * known
-        raise InputError(f"model_type is {shown(kind)}; allowed: {', '.join(FAMILIES)}{hint}")
+        known = isinstance(text, dict) and _family(text)
+        hint = "; to count the text model, save text_config as a config.json" * bool(known)
+        raise InputError(f"model_type is {shown(values.get('model_type'))}; allowed: {', '.join(FAMILIES)}{hint}")
     family = FAMILIES[kind]
     keys = {"d": "hidden_size", "V": "vocab_size", "L": "num_hidden_layers", "H": "num_attention_heads"}
     keys |= {"E": family.experts, "k": family.chosen, "f": family.width, "g": family.dense}
@@ -299,6 +299,14 @@ def read_model(values: dict) -> ForeignModel:
     gate_sum = 1.0 if normalised and factor == 1 else None
     largest = kind not in BIASED and values.get("topk_method") != "group_limited_greedy"
     return ForeignModel(kind, sizes, routed, [_tensor(sizes, "embedding", "V d")], block, head, gate_sum, largest)
+
+
+def _family(values: dict) -> str | None:
+    """Return the family of a config.json: its model_type, or else the family of its class, as for Kimi K2."""
+    classes = values["architectures"] if isinstance(values.get("architectures"), list) else []
+    names = [str(name).removesuffix("ForCausalLM").replace("_", "").lower() for name in classes]
+    own = str(values.get("model_type"))
+    return own if own in FAMILIES else next((kind for kind in FAMILIES if kind.replace("_", "") in names), None)
 
 
 def model_in(path: Path) -> ForeignModel:

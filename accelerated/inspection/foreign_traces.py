@@ -136,6 +136,9 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
         shape = list(expert.shape)
         raise InputError(f"{path}: has {expert.dtype} experts of shape {shape}; needed: integers [n, T, k]")
+    unset = np.iinfo(expert.dtype).max  # -1 in an array without signs, unless an expert has this number
+    if expert.dtype.kind == "u" and unset >= (design.experts if design else NO_EXPERT) and expert.max() == unset:
+        expert = np.where(expert == unset, -1, expert.astype(np.int64))
     if design is None and logits is None and expert.max() >= NO_EXPERT:
         wrong = f"has expert {expert.max()}, not below {NO_EXPERT:,}"
         raise InputError(f"{path}: {wrong}; write -1 for no expert, or add --model")
@@ -183,7 +186,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     except InputError:
         raise
     except Exception as error:  # NumPy's reader and zipfile raise many types
-        raise InputError(f"{path}: is no .npz, .npy or .json file with a routing ({error}); save it again") from error
+        again = "save each answer in a file of its own" if "Extra data" in str(error) else "save it again"
+        raise InputError(f"{path}: is no .npz, .npy or .json file with a routing ({error}); {again}") from error
 
 
 def _of_json(path: Path, values: dict | list) -> dict[str, np.ndarray]:
@@ -287,7 +291,7 @@ def _of_numbers(expert: np.ndarray, experts: int) -> Iterator[tuple[str, str]]:
         yield "rounded", "no expert above 256 is odd: the numbers were stored in bfloat16"
     if 0 <= least and 2 <= most + 1 <= experts // 2 and expert.size >= HALF * experts:
         found = f"no expert of the upper half is chosen (0 to {most} of {experts})"
-        yield "local numbers", f"{found}: numbers of one device?"
+        yield "local numbers", f"{found}: perhaps numbers of one device"
 
 
 def _of_rows(of: Recorded, experts: int) -> Iterator[tuple[str, str]]:
@@ -369,7 +373,7 @@ def _of_logits(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]
     if len(expert) > 1 and _agreement(expert[::-1], logits) >= AGREES:
         yield "order of layers", "its layers are in the opposite order of its logits"
     elif design is None or design.largest:
-        yield "not the largest", f"only {own:.0%} of its choices have the largest logits; does a bias choose?"
+        yield "not the largest", f"only {own:.0%} of its choices have the largest logits: perhaps a bias chooses"
 
 
 def _side(by: int) -> str:

@@ -30,9 +30,9 @@ THOUSANDFOLD = 900.0
 LARGEST_VOCABULARY, LONGEST_CONTEXT = 262_144, 8192
 """The vocabulary and the sequence length for the highest possible cost of a token, if the table does not have them."""
 
-SIZES, TOKENS, RATIOS, BATCHES = (1e4, 1e13), (1e3, 1e15), (1e-2, 1e5), (1, 3e8)
-"""Plausible N, tokens and tokens per parameter at the end of a run, and tokens per step. The largest language models
-have an N of about 1e12 and about 5e13 tokens."""
+SIZES, TOKENS, RATIOS, BATCHES, FLOPS = (1e4, 1e13), (1e3, 1e15), (1e-2, 1e5), (1, 3e8), (6e7, 6e28)
+"""Plausible N; tokens, and tokens per parameter, at the end of a run; tokens per step; and training FLOPs, 6 N tokens.
+The largest language models have an N of about 1e12 and about 5e13 tokens."""
 
 COUNTED = "routelaws convert --set counted_embeddings={} states it"
 """How to state what N and P count."""
@@ -197,7 +197,7 @@ def _judged(identity: Identity, numbers: Numbers, rows: np.ndarray, problems: Pr
     needed = f"{' to '.join(dict.fromkeys(map(_shown, (least[at], most[at]))))} by {identity.by}"
     rest = f"in {outside.sum():,} of {len(rows):,} rows"
     if refused.any():
-        text, unit = cell_text(numbers.frame, identity.column, at), UNITS.format(f"{identity.column}=UNIT")
+        text, unit = cell_text(numbers.frame, identity.column, at), _unit(identity.column, values[at])
         problems.add(int(rows[at]), identity.column, text, f"{needed} (so {rest}); {identity.advice}; {unit}")
     return [
         f"{identity.column}: differs {rest} (row {rows[at]}: {_shown(values[at])}, but {needed}); {identity.advice}"
@@ -213,18 +213,26 @@ def _implausible(numbers: Numbers) -> list[str]:
     import pandas
 
     size, tokens = numbers("dense_parameter_count"), training_tokens(numbers.frame)
-    ends = pandas.DataFrame({"tokens": tokens, "ratio": tokens / size})[tokens > 0]
-    ends = ends.groupby(numbers.frame["hyper_id"].to_numpy()[tokens > 0]).max()
+    ends = pandas.DataFrame({"tokens": tokens, "ratio": tokens / size, "flops": numbers("training_flops")})
+    ends = ends.groupby(numbers.frame["hyper_id"].to_numpy()).max()
+    in_tokens = "if batch_size counts tokens, name tokens instead of batch_size"
     for name, values, (least, most) in (
         ("dense_parameter_count", size, SIZES),
         ("tokens", ends["tokens"], TOKENS),
-        ("tokens per step (batch_size counts sequences)", numbers("batch_size") * numbers("sequence_length"), BATCHES),
+        ("tokens per step", numbers("batch_size") * numbers("sequence_length"), BATCHES),
         ("tokens per parameter", ends["ratio"], RATIOS),
+        ("training_flops", ends["flops"], FLOPS),
     ):
-        for value in (each for each in values if each < least or each > most):
-            unit = UNITS.format(f"{name.partition(' ')[0]}=UNIT")
-            return [f"{name}: {value:.4g} is implausible; needed: {least:g} to {most:g}; {unit}"]
+        for value in (each for each in values if 0 < each < least or each > most):
+            remedy = in_tokens if name == "tokens per step" else _unit(name, value)
+            return [f"{name}: {value:.4g} is implausible; needed: {least:g} to {most:g}; {remedy}"]
     return []
+
+
+def _unit(name: str, value: float) -> str:
+    """Return how to state the unit of a column, or of a quantity such as tokens per parameter."""
+    is_ratio = bool(name == "tokens" and value < TOKENS[0])
+    return UNITS.format(f"{name.partition(' ')[0]}=UNIT") + ", and tokens=N tokens per parameter" * is_ratio
 
 
 def _growing(numbers: Numbers) -> list[str]:

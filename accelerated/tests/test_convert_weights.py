@@ -12,12 +12,13 @@ from routelaws.accelerated import transformer as twin
 from routelaws.accelerated.conversion import card, classes, gguf_file
 from routelaws.accelerated.conversion.tokenizer_json import tokenizer_files
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.training.configuration import TrainConfig
 from routelaws.accelerated.training.runs.weights import load_run
 from routelaws.accelerated.training.text.tokenizer import Tokenizer, train_tokenizer
 from routelaws.reference import transformer
 from routelaws.reference.configuration import ModelConfig
 
-from .small_runs import ran, words_of
+from .small_runs import ran, tokens_of, words_of
 
 FIELDS = classes.NEEDED | {"vocab_size": 300, "d_model": 16, "blocks": 4, "heads": 2}
 TOP_K, DEEPSEEK = {"router": "top_k", "experts": 4}, {"experts": 2, "granularity": 4, "gate": "sigmoid"}
@@ -126,6 +127,17 @@ def test_a_folder_becomes_a_run_and_the_run_the_same_folder(tokenizer, tmp_path,
     assert code == 2 and "is not an empty folder" in err
     monkeypatch.setattr(card, "read_results", lambda folder: ([{"step": "4"}], None))
     assert "Weights without an evaluation" in card.model_card(tmp_path / "run", run, "X"), "the weights are of step 0"
+
+
+def test_a_converted_folder_has_no_training_to_resume(tmp_path, text_file):
+    model, run = model_for("dense"), tmp_path / "run"
+    config = TrainConfig(model, corpus=(str(text_file),))
+    write(tmp_path / "foreign", weights_of(model), model, routelaws={"run": config.plain()})
+    (tmp_path / "foreign" / "tokenizer.model").write_bytes(tokens_of(config).tokenizer.read_bytes())
+    assert ran("convert-weights", tmp_path / "foreign", "--to", "run", "--out", run)[0] == 0
+    flags = words_of(FIELDS | DESIGNS["dense"][1])
+    code, _, err = ran("train", *flags, "--corpus", text_file, "--out", run)
+    assert code == 2 and f"no training to resume; use --init-from {run} and another --out" in err.splitlines()[-1]
 
 
 REFUSED = {

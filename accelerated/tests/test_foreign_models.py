@@ -150,6 +150,26 @@ def test_mixtral_has_the_published_numbers_of_parameters():
     assert sums(read_model(MIXTRAL)) == (46_702_792_704, 12_879_925_248)
 
 
+def test_a_model_that_names_a_known_class_is_counted():
+    """Kimi K2 has the class of DeepSeek-V3. Count it by hand: 61 blocks, the first dense, with 384 experts each."""
+    kimi = {
+        "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "vocab_size": 163_840,
+        "num_hidden_layers": 61, "num_attention_heads": 64, "intermediate_size": 18_432, "moe_intermediate_size": 2048,
+        "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    }  # fmt: skip
+    attention = 7168 * 1536 + 1536 + 1536 * 64 * 192 + 7168 * (512 + 64) + 512 + 512 * 64 * 256 + 64 * 128 * 7168
+    expert, ends = 3 * 7168 * 2048, 2 * 163_840 * 7168 + 7168
+    blocks = 61 * (attention + 2 * 7168) + 3 * 7168 * 18_432 + 60 * (7168 * 384 + expert)
+    found = read_model(kimi)
+    assert sums(found) == (ends + blocks + 60 * 384 * expert, ends + blocks + 60 * 8 * expert)
+    assert sums(read_model(MIXTRAL | {"model_type": "x", "architectures": ["MixtralForCausalLM"]})) == sums(
+        read_model(MIXTRAL)
+    )
+    with pytest.raises(InputError, match="save text_config as a config.json"):
+        read_model({"model_type": "kimi_k25", "text_config": kimi})
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"mlp_only_layers": 3}, "mlp_only_layers is 3; use a list of blocks, from 0"),
     ({"mlp_only_layers": ["0"]}, "mlp_only_layers is .*; use a list of blocks, from 0"),

@@ -254,6 +254,7 @@ def test_files_of_other_programs_are_read(design, tmp_path):
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.npz", b"PK", "is no .npz, .npy or .json file with a routing"),
     ("a.json", b"{}", "has no routed_experts; ask the server"),
+    ("a.json", b"{}\n{}\n", "(Extra data: line 2 column 1 (char 3)); save each answer in a file of its own"),
     ("a.json", b'{"routed_experts": "AAAA"}', "is no .npz, .npy or .json file with a routing"),
     ("a.json", b'{"routed_experts": "AAAAAAAAAAAAAAAA"}', "has numbers without a shape, which do not say k"),
     ("a.json", b'{"routed_experts": [[1.5]]}', "has float64 experts of shape [1, 1, 1]; needed: integers"),
@@ -294,6 +295,18 @@ def test_the_largest_number_of_a_type_is_an_expert(dtype, tmp_path):
     of = read_recorded(tmp_path / "a.npz", None)
     trace = as_trace(of, "", None)
     assert trace.experts == experts and np.array_equal(trace.expert, expert) and problems(of) == {}
+
+
+@pytest.mark.parametrize(("dtype", "experts"), [(np.uint8, 64), (np.uint16, 64), (np.uint16, None), (np.uint8, 256)])
+def test_minus_one_in_an_array_without_signs_is_no_expert(dtype, experts, tmp_path):
+    """With 256 experts, 255 is an expert."""
+    expert = np.arange(3 * 64).reshape(64, 3) % 64
+    expert[-5:] = -1
+    np.savez(tmp_path / "a.npz", *[expert.astype(dtype)] * 2)
+    design = experts and Design(experts, 3, np.array([1, 2]), 2, None)
+    of = read_recorded(tmp_path / "a.npz", design)
+    assert (problems(of, design).get("missing", "")[:27] == "the experts of 5 tokens are") == (experts != 256)
+    assert (as_trace(of, "", design).expert[:, -5:] == (255 if experts == 256 else -1)).all()
 
 
 def test_a_router_with_a_bias_need_not_choose_the_largest_logits():

@@ -140,3 +140,30 @@ def test_all_headers_and_the_ranges_are_in_one_line(tmp_path):
     assert done.ranges == (
         "dense_parameter_count 2e+07 to 8e+07, num_experts 1, tokens 1e+09 to 4e+09, loss_validation 2.5 to 3"
     )
+
+
+@pytest.mark.parametrize("header", ["D/N", "tokens_per_param", "tpp", "tokens / parameter", "D per N"])
+def test_tokens_per_parameter_become_tokens(tmp_path, header):
+    (tmp_path / "own.csv").write_text(
+        f"run,num_experts,N (M),{header},loss_validation\na,1,100,20,3\nb,1,400,2.5,2.8\n"
+    )
+    columns, out = {"hyper_id": "run", N: "N (M)", D: header}, tmp_path / "t.csv"
+    with pytest.raises(InputError, match=f"{header}.* N for tokens per parameter"):
+        convert_runs(tmp_path / "own.csv", out, columns, units={N: "M"})
+    done = convert_runs(tmp_path / "own.csv", out, columns, units={N: "M", D: "N"})
+    assert read_table(out)[D].tolist() == [2e9, 1e9]
+    assert "tokens: multiplied by dense_parameter_count, the stated unit, such as 20 as 2000000000" in done.remarks
+
+
+def test_tokens_per_parameter_need_the_parameters(tmp_path):
+    (tmp_path / "own.csv").write_text("run,num_experts,tokens,loss_validation\na,1,20,3\n")
+    with pytest.raises(InputError, match="row 1: dense_parameter_count is blank; --unit tokens=N needs it"):
+        convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", {"hyper_id": "run"}, units={D: "N"})
+
+
+@pytest.mark.parametrize(("header", "k", "said"), [("active params", 2, 1), ("active params", 1, 0), ("params", 2, 0)])
+def test_active_parameters_of_several_experts_have_a_remark(tmp_path, header, k, said):
+    (tmp_path / "own.csv").write_text(f"run,num_experts,k,{header},loss_validation\na,8,{k},1e7,3\nb,1,1,1e7,3.2\n")
+    columns = {"hyper_id": "run", N: header}
+    done = convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", columns, {"router_type": "Top-K"})
+    assert sum("seems to count k experts; needed: parameters with one expert" in each for each in done.remarks) == said

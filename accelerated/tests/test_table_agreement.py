@@ -118,6 +118,7 @@ IMPLAUSIBLE = (
     {DENSE: N * [1, 1, 1e4, 1], TOTAL: "", "batch_size": ""},
     {DENSE: N / 1e3, TOTAL: "", "tokens": 260, "batch_size": ""}, {"tokens": [1e9, 2e4, 1e9, 1e9], "batch_size": ""},
     {DENSE: N * [1, 1, 1e-7, 1], TOTAL: "", "tokens": "", "batch_size": ""},
+    {TRAINING: 18.5, "tokens": "", "batch_size": ""}, {"batch_size": BATCH * LENGTH, "tokens": ""},
 )  # fmt: skip
 """No language model has these numbers."""
 APART = (

@@ -207,6 +207,11 @@ class Run:
 
     def _go_on(self, begun: Restored, how: str) -> None:
         step, steps = begun.step, self.config.steps
+        if "position" not in begun.extra:
+            folder = self.trunk.folder if self.trunk else self.folder
+            raise InputError(
+                f"{folder}: has converted weights and no training to resume; use --init-from {folder} and another --out"
+            )
         self._tell(f"{self.folder}: {how if step < steps else 'is finished, at'} step {step:,} of {steps:,}")
         self.batches.set_state(begun.extra["position"])
         self.seconds = begun.extra["wall_seconds"]

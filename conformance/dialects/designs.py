@@ -242,6 +242,8 @@ def probes() -> list[Probe]:
     inputs += [Probe("bias", _lattice(random, T, 4) - 18, 2, np.array([12.0, 14.0, -16.0, 13.0])) for T in (1, 6)]
     real = np.array([True, False, True, True, False, True, True])
     inputs += [Probe("mask", np.where(real[:, None], _lattice(random, 7, 4), 50.0), 2, mask=real)]
+    far = 1000.0 * np.arange(20, 24)  # logits below the -1e4 with which some routers exclude their first choice
+    inputs += [Probe("edge", -np.where(np.eye(4, dtype=bool), 0.0, far), 2)]
     steps = 2.375 * np.arange(1.0, 39.0)[:, None]  # the sums of the sigmoids, or the second gates, fall to 1e-38
     inputs += [Probe("edge", _lattice(random, 38, 8) - steps, 2)]
     inputs += [Probe("edge", np.hstack([0 * steps, -steps, -200 - steps, -300 - steps]), 2)]

@@ -112,10 +112,14 @@ def judge(ask: Callable, *, precision: str = "float32", in_oracle: Callable = la
     explained = explained and not any(each.about == "" for each in differences)
     faults = [each for each in [*faults, *differences] if each.kind != "dialect"]
     differences = [each for each in differences if each.kind == "dialect"]
-    if not faults and not differences:
+    if not faults and (explained or not differences):
         smooth = [each for each in answers if each.probe.kind in ("plain", "edge")]
-        differences = [problem for each in smooth if (problem := _gradient_fault(ask, nearest, each))]
-        faults, explained = [each for each in differences if each.kind != "dialect"], not differences
+        smooth = [
+            each for each in smooth if difference(nearest, each, precision) is None
+        ]  # others have other gradients
+        wrong = [problem for each in smooth if (problem := _gradient_fault(ask, nearest, each))]
+        faults, differences = [each for each in wrong if each.kind != "dialect"], wrong + differences
+        explained = not wrong
     finding = Finding(
         "right", "", "", nearest.name, len(plain), facts_of(answers, nearest, crowded), design=nearest,
         besides=tuple(each.detail for each in [*faults, *differences][1:]),

@@ -139,6 +139,8 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
 def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator[Reading]:
     scale = design.scale
     yield Reading("", lambda answer: not bad_gates(design.form, scale, answer, precision).any())
+    permuted = "the numbers are right, but belong to other experts"
+    yield Reading(permuted, lambda answer: _is_permuted(design, answer, precision), "wrong")
     for low in LOW:
         yield Reading(f"as if gates were rounded to {low}", lambda answer, low=low: _is_rounded(design, answer, low))
     for number in LEVELS:
@@ -205,6 +207,12 @@ def rounded_to(values: np.ndarray, low: str) -> np.ndarray:
             return np.float16(values).astype(np.float64)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+def _is_permuted(design: Design, answer: Answer, precision: str) -> bool:
+    wanted = np.sort(design.scale * design.form.gates(answer.probe.logits, answer.expert), axis=1)
+    error = designs.error_of(answer.probe.logits, precision)
+    return not off(np.sort(answer.gate, axis=1), wanted, error, underflow(design.scale)).any()
 
 
 def _is_rounded(design: Design, answer: Answer, low: str) -> bool:

@@ -42,7 +42,7 @@ NOT_RUN = (
     "MaxText", "MegaBlocks", "Tutel", "flaxformer", "axlearn", "vMoE", "llm-random", "mesh-tensorflow", "lingvo",
     "Marin grug", "Megatron with the score function 'sqrtsoftplus'", "Megatron with Sinkhorn",
     "Megatron with 'quantile_balancing'", "DeepSpeed top-k", "transformers over layers",
-    "torchtitan's update",
+    "transformers 5.0 to 5.5", "torchtitan's update",
 )  # fmt: skip
 """Beginnings of the names of libraries whose code was read but not run."""
 
@@ -320,6 +320,8 @@ BALANCE_LOSS = (
             ("Megatron with the score function 'sqrtsoftplus'",), _loss(lambda z: _shared(root_softplus(z)))),
     Dialect("gates", "E Σ f P, P over the chosen experts alone", ("MaxText before its pull request 1433",),
             _loss_of_gates),
+    Dialect("second softmax", "E Σ f P, P the softmax of probabilities (a second softmax), f sums to k: k at balance",
+            ("transformers 5.0 to 5.5",), _loss(lambda z: softmax(softmax(z)), over_k=False)),
 )  # fmt: skip
 
 

@@ -665,10 +665,10 @@ class Backend:
         except Exception as error:
             empty = _is_empty(path, arguments, keywords)
             may_refuse = self.stance(path) or path.startswith(("routers.", "balance.")) and not stances.is_own(function)
-            # A capacity factor of infinity means no limit, but most libraries convert it to an integer.
+            # A capacity factor of infinity means no limit, but most libraries convert it, or 0 times it, to an integer.
             is_infinite = any(isinstance(v, float) and math.isinf(v) for v in (*arguments, *keywords.values()))
             refused = may_refuse and (empty or stances.is_refusal(error))
-            refused = refused or isinstance(error, OverflowError) and is_infinite
+            refused = refused or isinstance(error, OverflowError | ValueError) and is_infinite
             if not (stances.lacks_means(error) or refused):
                 self.ledger.raised.append((error, path, shapes_of_call(path, arguments, keywords)))
                 raise

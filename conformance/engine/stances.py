@@ -104,14 +104,16 @@ def stance_of(backend, path: str) -> Stance:
     if "bfloat16" in backend.dtypes and ask.precision != "bfloat16" and finding.inputs:
         finding = finding._replace(facts=(*finding.facts, ("bfloat16", _moved_by_bfloat16(ask))))
     finding = with_sources(_with_causes(finding, ask), ask) if path == TOP_K else finding
+    finding, in_groups = _with_groups(finding, ask)
     documented = getattr(backend.namespace, "documented", {}).get(path.rpartition(".")[2])
-    return Stance(_as_documented(finding, documented), in_groups=_score_of_groups(ask))
+    return Stance(_as_documented(finding, documented), in_groups=in_groups)
 
 
 INPUTS = ("bias", "mask", "router_weights")
 """Further inputs of a router. The reference has no `router_weights` [T, E], from which a router takes the gates."""
 
 SIGMOID = {"score": "sigmoid", "normalisation": "sum"}
+IN_GROUPS = {"expert_groups": 4, "groups_per_token": 2}
 VALUES = {"score": ("softmax", "sigmoid"), "normalisation": ("none", "sum"), "gate_scale": (1.0, 2.0)}
 """Two values of each option of `top_k_router` that give every token other gates."""
 
@@ -138,13 +140,21 @@ def _with_causes(finding: Finding, ask: "Ask") -> Finding:
     return finding
 
 
-def _score_of_groups(ask: "Ask") -> dict | None:
+def _with_groups(finding: Finding, ask: "Ask") -> tuple[Finding, dict | None]:
+    """Return the finding, and the score of groups if the function has groups but not this option.
+
+    The tests of groups need a design of the reference. For another design, the finding gets the fault of its groups.
+    """
     taken = keywords_of(ask.backend.find(ask.path)) or ()
-    if "groups_per_token" not in taken or "group_score" in taken:
-        return None
-    in_groups = Ask(ask.backend, ask.path, {"expert_groups": 4, "groups_per_token": 2})
-    design = judge(in_groups, precision=ask.precision).design
-    return {"group_score": (design.rule.score,)} if design and design.rule != "best" else None
+    if "groups_per_token" not in taken:
+        return finding, None
+    grouped = judge(Ask(ask.backend, ask.path, IN_GROUPS), precision=ask.precision)
+    rule = grouped.design.rule if grouped.design else "best"
+    if finding.verdict == "differs" and grouped.verdict in ("unexplained", "defect"):
+        words = ", ".join(f"{name} {value}" for name, value in IN_GROUPS.items())
+        more = {"facts": finding.facts, "causes": finding.causes, "probe": None}  # a probe has no groups
+        finding = grouped._replace(detail=f"{grouped.detail}, {words}", **more)
+    return finding, None if rule == "best" or "group_score" in taken else {"group_score": (rule.score,)}
 
 
 def with_sources(finding: Finding, ask: "Ask") -> Finding:
@@ -219,6 +229,8 @@ class Ask:
     def __call__(self, probe, precision: str = ""):
         if probe.k != ONLY_K.get(self.path, probe.k):
             raise NotImplementedError(f"k {probe.k}")
+        if probe.logits.shape[1] % (2 * self.fixed.get("expert_groups", 1)):
+            raise NotImplementedError("groups of fewer than two experts")
         if probe.kind == "size" and self.path in self.backend.slow:
             raise NotImplementedError("many experts or tokens, because the function is slow")
         answer = self.backend.ask(

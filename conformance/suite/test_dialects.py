@@ -85,11 +85,18 @@ def test_the_code_of_gshard_does_not_compute_the_loss_of_its_paper():
         assert not dialects.same_answer(code, speaker("balance loss", "gshard")(logits, expert))
 
 
+def test_a_second_softmax_by_hand():
+    """Probabilities 3/4 and 1/4 become e^(3/4) and e^(1/4) over their sum: 1 / (1 + e^(-1/2)) = 0.62246 of expert 0."""
+    logits, expert = np.log(np.array([[3.0, 1.0], [3.0, 1.0]])), np.zeros((2, 1), int)
+    assert round(speaker("balance loss", "second softmax")(logits, expert), 5) == round(2 * 0.622459, 5)
+    assert classify("balance loss", speaker("balance loss", "second softmax")).matches == ("second softmax",)
+
+
 @pytest.mark.parametrize(("num_experts", "k"), [(4, 1), (4, 2), (8, 3)])
 def test_values_at_balance(num_experts, k):
     logits = np.zeros((num_experts, num_experts))
     expert = (np.arange(num_experts)[:, None] + np.arange(k)) % num_experts
-    wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts}
+    wanted = {"tokens": k, "gshard": 1 / num_experts**2, "gates": k / num_experts, "second softmax": k}
     for dialect in SUBJECTS["balance loss"].dialects:
         found = dialect.function(logits, expert)
         assert dialects.same_answer(np.asarray(found), np.float64(wanted.get(dialect.name, 1.0))), dialect.name
@@ -191,7 +198,7 @@ def test_steps_to_the_ends_stall_where_the_middles_balance(seed):
 def test_how_many_dialects_there_are():
     """The changelog has the number. "activation of ..." is one subject in three places."""
     assert len({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}) == 15
-    assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 75
+    assert sum({id(subject.dialects): len(subject.dialects) for subject in SUBJECTS.values()}.values()) == 76
 
 
 @pytest.mark.parametrize("name", [dialect.name for dialect in SUBJECTS["activation"].dialects])

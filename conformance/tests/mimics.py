@@ -403,6 +403,20 @@ def bias_unused(z, k, bias=None, mask=None):
     return with_eps(z, k)
 
 
+def masked_by(least, z, k, bias=None, mask=None):
+    """Choose one expert after the other, with a finite number in place of the logit of a chosen expert."""
+    left, expert = np.array(z), np.zeros((len(z), k), int)
+    for choice in range(k):
+        expert[:, choice] = left.argmax(axis=1)
+        np.put_along_axis(left, expert[:, choice : choice + 1], least, axis=1)
+    return expert, softmax(at(z, expert))
+
+
+def experts_sorted_later(z, k, bias=None, mask=None):
+    expert = np.argsort(-z, axis=1, kind="stable")[:, :k]
+    return np.sort(expert, axis=1), softmax(at(z, expert))
+
+
 CAUSES = {
     "floor": (with_floor, "differs", "dialect", "the denominator is at least 6.1e-05"),
     "added": (with_eps, "differs", "dialect", "1e-20 is added to the denominator"),
@@ -449,7 +463,10 @@ DEFECTS = {
     "bias subtracted": (subtracted, "unexplained"),
     "largest scores": (largest_scores, "unexplained"),
     "experts swapped": (swapped_experts, "unexplained"),
-    "gates of another expert": (gates_of_another, "unexplained"),
+    "gates of another expert": (gates_of_another, "wrong"),
+    "experts sorted after the gates": (experts_sorted_later, "wrong"),
+    "excluded by -100": (functools.partial(masked_by, -100), "out of range"),
+    "excluded by -10,000": (functools.partial(masked_by, -1e4), "out of range"),
     "groups one expert off": (one_group_off, "unexplained"),
     "overflow": (no_shift, "not finite"),
     "0 / 0 in groups": (functools.partial(deepseek, eps=0.0), "not finite"),

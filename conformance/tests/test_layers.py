@@ -368,7 +368,7 @@ LAYERS = {
     "NumPy, (experts, gates) of a module": (plain, "right", ""),
     "NumPy, (gates, experts) of a module": (lambda: plain(slice(None, None, -1)), "right", ""),
     "NumPy, bare mask and bare loss": (bare_results, "right", ""),
-    "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "unexplained", "gate"),
+    "NumPy, gates in reverse order": (lambda: blocks.backend(reversed_gates, name="mine"), "defect", "other experts"),
     "NumPy, gates [T, E] of sigmoids": (
         lambda: blocks.backend(dense_sigmoid, name="mine"), "differs", "1e-20 is added"),
     "NumPy, groups if large": (lambda: blocks.backend(groups_if_large, name="mine"), "defect", "320 experts"),
@@ -531,7 +531,9 @@ def one_too_many(logits, k, own):
 def test_balanced_routers_of_strangers(assign, right):
     """The order of an expert's choices has no meaning, and no group is too large to be compared."""
     for check in (
-        lambda: test_sinkhorn.test_a_router_without_a_number_of_sweeps(balanced(assign), (24, 4), 1 + right, 0, True),
+        lambda: test_sinkhorn.test_a_router_without_a_number_of_sweeps(
+            balanced(assign), (24, 4), 1 + right, 0, 1, True
+        ),
         lambda: test_base.test_tokens_that_prefer_one_expert(balanced(assign), 1 + right),
     ):
         with contextlib.nullcontext() if right else pytest.raises(AssertionError):

@@ -3,6 +3,7 @@ import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -492,6 +493,55 @@ def test_a_multiple_of_a_balance_loss(factor, words):
     assert f"It is {words}. Ours" in " ".join(found.detail.split()), found
 
 
+@pytest.mark.parametrize(("detached", "verdict", "kind"), [
+    (lambda shares, total: shares / total, "differs", "dialect"),
+    (lambda shares, total: jax.lax.stop_gradient(shares / total), "defect", "no gradient"),
+    (lambda shares, total: shares / jax.lax.stop_gradient(total), "unexplained", "unexplained"),
+], ids=["none", "gates", "sum"])  # fmt: skip
+def test_gradients_of_a_design_that_the_reference_lacks(detached, verdict, kind):
+    def route(logits, k):
+        scores, expert = jax.lax.top_k(jax.nn.sigmoid(logits), k)
+        return expert, detached(scores, scores.sum(axis=1, keepdims=True) + 1e-20)
+
+    found = behind(blocks.backend(route, name="mine", capabilities=("jit", "grad"))).stance(stances.TOP_K).finding
+    assert (found.verdict, found.kind) == (verdict, kind), found
+    assert any("1e-20 is added to the denominator" in each for each in (found.detail, *found.besides)), found
+
+
+def in_groups_by(score, strided=False):
+    """Return DeepSeek-V3's router with another score of groups; strided groups have every fourth expert."""
+
+    def top_k_router(logits, k, *, bias=None, expert_groups=1, groups_per_token=1):
+        scores = mimics.sigmoid(logits)
+        shape = (len(logits), expert_groups, -1)
+
+        def grouped(values):
+            return values.reshape(len(values), -1, expert_groups).swapaxes(1, 2) if strided else values.reshape(shape)
+
+        key = scores if bias is None else scores + bias.astype(scores.dtype)
+        best = np.argsort(-score(grouped(scores), grouped(key)), axis=1, kind="stable")[:, :groups_per_token]
+        inside = (best[:, :, None] == np.arange(expert_groups)).any(axis=1)
+        per_group = key.shape[1] // expert_groups
+        inside = np.tile(inside, per_group) if strided else np.repeat(inside, per_group, axis=1)
+        expert = mimics.best(np.where(inside, key, -np.inf), k)
+        return expert, mimics.shared(mimics.at(scores, expert), eps=1e-20)
+
+    return stranger(top_k_router=top_k_router, dtypes=("float32",)).stance(stances.TOP_K).finding
+
+
+@pytest.mark.parametrize(("score", "strided", "verdict"), [
+    (lambda scores, key: np.sort(key, axis=2)[:, :, -2:].sum(axis=2), False, "differs"),
+    (lambda scores, key: np.sort(key, axis=2)[:, :, -2:].sum(axis=2), True, "unexplained"),
+    (lambda scores, key: key.mean(axis=2), False, "unexplained"),
+    (lambda scores, key: np.sort(scores, axis=2)[:, :, -2:].sum(axis=2), False, "unexplained"),
+])  # fmt: skip
+def test_groups_of_a_design_that_the_reference_lacks(score, strided, verdict):
+    found = in_groups_by(score, strided)
+    assert found.verdict == verdict, found
+    words = "1e-20 is added" if verdict == "differs" else ", expert_groups 4, groups_per_token 2"
+    assert words in found.detail, found
+
+
 def test_groups_by_their_best_expert():
     """DeepSeek-V2's rule is right without the option `group_score`, but no answer to its value "two_best"."""
 
@@ -783,7 +833,7 @@ def test_a_sinkhorn_router_without_options(change, fails):
     """Logits about 100 show what clips or rounds them."""
     backend = stranger(sinkhorn_router=sinkhorn_of(change), dtypes=("float64",))
     with pytest.raises(AssertionError, match="expert") if fails else nullcontext():
-        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 100, True)
+        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 100, 1, True)
 
 
 @pytest.mark.parametrize("change", [lambda z: z, lambda z: z + 1e-12 * LOTS.random(z.shape)])
@@ -819,6 +869,16 @@ def test_a_plan_may_be_an_array():
     with pytest.raises(AssertionError) as problem:
         suite_of_sinkhorn.check_hard(backend, "random", (13, 3), 1.0, 0, "float32")
     assert backend.ledger.blame(problem.value, "mine", "test").kind == "not finite", problem.value
+
+
+@pytest.mark.parametrize("sweeps", [8, 60])
+def test_a_router_with_too_few_sweeps(sweeps):
+    def sinkhorn_router(logits, k=1, *, training=True):
+        return sinkhorn.sinkhorn_router(logits, k, training=training, num_sweeps=sweeps)[:2]
+
+    backend = stranger(sinkhorn_router=sinkhorn_router)
+    with pytest.raises(AssertionError, match="experts") if sweeps < 30 else nullcontext():
+        suite_of_sinkhorn.test_a_router_without_a_number_of_sweeps(backend, (40, 8), 2, 0, 5, True)
 
 
 @pytest.mark.parametrize("preferred, fails", [(0.0, False), (1.0, True)])
@@ -936,6 +996,18 @@ def test_an_expert_choice_may_be_its_tokens_and_gates():
     assert router.guarded((z, 1.0), {}, "float64").experts_per_token.tolist() == [3, 1, 0]
     with pytest.raises(pytest.skip.Exception, match="refused: cannot convert float infinity"):
         router.guarded((z, math.inf), {}, "float64")
+
+
+@pytest.mark.parametrize("num_tokens", [0, 3])
+def test_a_capacity_may_refuse_an_infinite_factor(num_tokens):
+    """0 tokens times infinity are NaN, which Python refuses to convert by another error than infinity."""
+
+    def expert_capacity(num_tokens, num_experts, k, capacity_factor):
+        return min(num_tokens, math.ceil(round(capacity_factor * k * num_tokens / num_experts, 9)))
+
+    capacity = stranger(expert_capacity=expert_capacity).experts.expert_capacity
+    with pytest.raises(pytest.skip.Exception, match="refused: cannot convert float"):
+        capacity(num_tokens, 4, 1, math.inf)
 
 
 def test_an_order_that_hides_no_fault():

@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...wording import plural
 from ..agreement import INPUTS, SHAPE, WORDS, count_of, lacking, routing_options_of
 from ..cells import Cells, in_rows
-from ..schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, spellings, to_numbers
+from ..schema import BLANK, DENSE, TABLE_COLUMNS, dense_cells, shorten, spellings, to_numbers
 from ..units import UNITS_OF, written_out
 from .identity import step_like
 
@@ -66,6 +66,11 @@ def derive(table: Cells) -> None:
     _drop_schedule(table)
     _steps(table)
     _fill_counts(table)
+    header = table.headers.get("dense_parameter_count", "")
+    if re.search("activ", header, re.IGNORECASE) and (table.number("k") > 1).any():
+        table.remarks.append(
+            f"dense_parameter_count: {shorten(header)} seems to count k experts; needed: parameters with one expert"
+        )
     if table.names and "run" not in table.cells:
         table.cells["run"] = [name.strip() for name in table.names]
 
@@ -128,9 +133,10 @@ def _runs(table: Cells) -> None:
         how = "one run, because no column names runs (--columns hyper_id=row makes each row a run)"
         return table.fill("hyper_id", dict.fromkeys(blank, "0"), how)
     names = table.names if len(blank) == table.rows else table.column("hyper_id")
-    ids = to_numbers(names)[0]
-    if (blank and names is not table.names) or ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all():
-        return table.cells.update(hyper_id=list(names))
+    ids, texts = to_numbers(names)[0], [name.strip().removesuffix(".0") for name in names]
+    whole = ((ids % 1 == 0) & (ids >= 0) & (ids <= _LARGEST_ID)).all()
+    if (blank and names is not table.names) or (whole and len({*texts}) == len({*ids})):  # 1 and 001 are two names
+        return table.cells.update(hyper_id=texts)
     table.names = [name.strip() for name in names]
     numbers = {name: str(i) for i, name in enumerate(dict.fromkeys(table.names))}
     table.cells["hyper_id"] = [numbers[name] for name in table.names]
@@ -257,6 +263,8 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
             off = expected is not None and all(abs(value * n - expected) > _WIDTH * expected for n in (1, narrow))
             if off and (routed or not of_experts):
                 why = f"{name} is {cells[i]}, but counts assume {expected:g} ({fact}; see docs/columns.md)"
+                if fact == "FFN width" and value < expected and not granularity:
+                    why += "; for narrow experts, state granularity, narrow_experts and narrow_k"
                 (of_all if of_experts else of_n)[i] = why
         if shares and max(shares) > (1 + 2 * _WIDTH) * min(shares):
             raise InputError(

@@ -21,6 +21,7 @@ _SCALE = (
     r"|(\d|(?<![a-z]))e\+?\d|(\^|\*\*)\+?\d|10[⁰¹²³⁴-⁹]"  # tokens / 1e9, N (10^6)
     r"|(kilo|mega|giga|tera|peta|exa|zetta|(?<![a-z])[kmgtpez])[ _-]?flop"
     r"|(?<![a-z])pf((?![a-z])|days)|(?<![a-z])(day|hour)s?(?![a-z])|flops?[ _]*(/|per)[ _]*s(ec(ond)?s?)?(?![a-z])"
+    r"|(tok(en)?s?|(?<![a-z])d)[ _]*(/|per)[ _]*(n|param\w*)(?![a-z])|(?<![a-z])tpp(?![a-z])"  # tokens per parameter
     r"|(?<![a-z])[kmgt]i?b(ytes)?(?![a-z])|(?<![a-z])macs?(?![a-z])|flops?[ _-]*(/|per)[ _-]*tok"
 )
 _COUNTED = (
@@ -51,6 +52,10 @@ _MEANINGS = {
     **dict.fromkeys(("sequence_length", "vocab_size"), (_SCALE, "single tokens")),
 }
 """{column: (texts of headers of other quantities, what the column has)}."""
+
+
+PER_PARAMETER, COUNTED = "N", "dense_parameter_count"
+"""The unit of tokens per parameter, and the column that holds the parameters."""
 
 
 def check_headers(path, headers: dict[str, str], others: list[str], unit: str | None) -> list[str]:
@@ -117,19 +122,29 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
         raise InputError(
             f"{table.runs}: {' and '.join(headers.values())}: the header seems to name a unit; state it with "
             f"--unit {' '.join(f'{name}=UNIT' for name in headers)}: a unit, such as M, the tokens of a "
-            "sample, or 1 for whole counts (a rate, a time or bytes is no count)"
+            "sample, N for tokens per parameter, or 1 for whole counts (a rate, a time or bytes is no count)"
         )
     for name, rows in plain.items():
-        cells, scale = table.cells[name], scales.get(name, 1.0)
-        if scale != 1 and rows.size:
-            first, scaled = cells[rows[0]].strip(), {letter: size * scale for letter, size in letters[name].items()}
+        cells, by = table.cells[name], scales.get(name, 1.0)
+        scale = table.number(COUNTED) if by == COUNTED else np.full(table.rows, by)
+        if (blank := np.flatnonzero(~np.isfinite(scale[rows]))).size:
+            raise InputError(
+                f"{table.runs}: row {rows[blank[0]] + 1}: {COUNTED} is blank; --unit {name}={PER_PARAMETER} needs it"
+            )
+        if by != 1 and rows.size:
+            first = cells[rows[0]].strip()
             for i in rows:
+                scaled = {letter: size * float(scale[i]) for letter, size in letters[name].items()}
                 cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), scaled))
             example = f"such as {first} as {cells[rows[0]]}{in_rows(len(rows), table.rows)}"
-            table.remarks.append(f"{name}: multiplied by {scale:g}, the stated unit, {example}")
+            by = by if by == COUNTED else f"{by:g}"
+            table.remarks.append(f"{name}: multiplied by {by}, the stated unit, {example}")
 
 
-def _scale(name: str, unit: str) -> float:
+def _scale(name: str, unit: str) -> float | str:
+    """Return the number that a unit stands for, or the name of the column of parameters."""
+    if (name, unit) == ("tokens", PER_PARAMETER):
+        return COUNTED
     try:
         return amount(unit if unit[0].isdigit() else f"1{unit}", UNITS_OF[name])
     except ValueError as error:
