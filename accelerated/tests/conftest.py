@@ -9,8 +9,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
-import tempfile
 
 import pytest
 
