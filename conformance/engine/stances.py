@@ -12,11 +12,13 @@ choices and the choice among equal scores are no faults. The guard replaces them
 import functools
 import linecache
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from routelaws.conformance.adapters.blocks import near
+from routelaws.conformance.bounds import BOUNDS
 from routelaws.conformance.dialects import classifier, designs
 from routelaws.conformance.dialects.fitting import Answer, Design, tie_rule
 from routelaws.conformance.dialects.judge import (
@@ -38,7 +40,7 @@ from routelaws.reference.balance import AuxiliaryLoss
 from routelaws.reference.notation import Routing, top_k_indices
 
 TOP_K, SWITCH, GSHARD = (f"routers.top_k.{name}_router" for name in ("top_k", "switch", "gshard"))
-TIES, DISPATCH = "notation.top_k_indices", "experts.dispatch"
+TIES, DISPATCH, LOSS = "notation.top_k_indices", "experts.dispatch", "balance.auxiliary_loss"
 ONLY_K = {SWITCH: 1, GSHARD: 2}
 """Routers with a fixed number of experts per token."""
 FIXED = {
@@ -297,10 +299,13 @@ def _of_subject(backend, path: str) -> Stance:
     verdict = classifier.classify(subject, adapt(call))
     gradient_faults = {"balance loss": _loss_gradient_faults, "drop order": _gate_gradient_faults}.get(subject)
     changed, facts = _kept_gates(backend, path, precision) if path == DISPATCH and verdict.matches else ([], ())
+    if path == LOSS and not faults and (verdict.matches or verdict.is_design):
+        changed = _padding_of_loss(backend, path, lambda real: adapt(functools.partial(call, mask=real)))
     if changed or gradient_faults and verdict.matches and backend.has_gradients:
         faults += changed or gradient_faults(backend, path, verdict.matches[0], precision)
         if faults:
-            finding = Finding("defect", faults[0].kind, faults[0].detail, verdict.matches[0], verdict.examples)
+            name = (*verdict.matches, verdict.nearest)[0]
+            finding = Finding("defect", faults[0].kind, faults[0].detail, name, verdict.examples)
             if finding.kind == "dialect":
                 words = f"{UNEXPLAINED}: {finding.detail}"
                 finding = finding._replace(verdict="unexplained", kind="unexplained", detail=words)
@@ -324,6 +329,29 @@ def _of_subject(backend, path: str) -> Stance:
     if verdict.matches or verdict.is_design:
         return Stance(finding._replace(verdict="differs", kind="dialect", detail=words))
     return Stance(finding._replace(verdict="unexplained", kind="unexplained", detail=f"{UNEXPLAINED}: {words}"))
+
+
+def _padding_of_loss(backend, path: str, masked: Callable) -> list:
+    """Return [fault] if a loss with a mask is not the loss of the real tokens; else []. No design allows this.
+
+    `masked(real)` returns the loss as a function of logits and experts, with this mask.
+    """
+    if "mask" not in (keywords_of(backend.find(path)) or ()):
+        return []
+    logits = np.random.default_rng(0).standard_normal((12, 4)) + 3 * (np.arange(12)[:, None] // 8) * np.arange(4)
+    expert, real = top_k_indices(logits, 2), np.arange(12) < 8
+    try:
+        parts = [(masked(real[rows]), logits[rows], expert[rows]) for rows in (slice(None), slice(8))]
+        found, wanted = (float(np.asarray(loss(z, e))) for loss, z, e in parts)
+    except (NotImplementedError, Fault):
+        return []
+    if abs(found - wanted) <= BOUNDS["dialects.same"].limit * abs(wanted):
+        return []
+    return [
+        Fault(
+            "padding", f"with a mask, 8 of 12 tokens have the loss {found:.6g}, but the real tokens alone {wanted:.6g}"
+        )
+    ]
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:

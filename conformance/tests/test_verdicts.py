@@ -905,6 +905,18 @@ def test_a_mask_that_a_loss_ignores(read):
         suite_of_balance.test_a_loss_with_a_mask_is_that_of_the_real_tokens(backend, "balance.auxiliary_loss")
 
 
+@pytest.mark.parametrize("weight, verdict", [(1.0, "right"), (0.01, "differs")])
+def test_a_mask_that_a_loss_of_another_design_ignores(weight, verdict):
+    """The suite's tests with a mask need the reference's default, in which the shares sum to 1."""
+    for read in (lambda mask: mask, lambda mask: None):
+
+        def loss(logits, expert, *, mask=None, read=read):
+            return weight * balance.auxiliary_loss(logits, expert, mask=read(mask), dialect="tokens").loss
+
+        found = stranger(auxiliary_loss=loss).stance("balance.auxiliary_loss").finding
+        assert (found.verdict, found.kind == "padding") == (("defect", True) if read(1) is None else (verdict, False))
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_ties_of_top_k_indices_are_free(sign):
     """Ties go to the higher index, which is right, or the smallest scores are chosen."""
