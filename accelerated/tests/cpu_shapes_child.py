@@ -225,7 +225,7 @@ if __name__ == "__main__":
         case = json.loads(line)
         case = draw_case(case["seed"]) if len(case) == 1 else {"seed": 0, "how": "jit", "misfit": False} | case
         print(json.dumps(case), flush=True)
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, also in a loop
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)  # its signal ends the process, also in a loop
         try:
             end = run(case)
         except Exception as error:

@@ -36,7 +36,8 @@ from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.step import initial_state
 
 SECONDS = 30.0
-"""CPU seconds of this process after which an input is a hang, without the time for compiling loops."""
+"""CPU seconds of this process after which an input is a hang, without the time for compiling loops. They are seconds in
+user mode (SIGVTALRM): libtpu sends SIGPROF to every thread, 100 times a second."""
 
 LONGEST = 1000
 """Largest number of characters of a line on standard error."""
@@ -65,13 +66,13 @@ class Uncounted(event.Listener):
 
     def on_start(self, event):
         if self.depth == 0:
-            self.left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+            self.left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         self.depth += 1
 
     def on_end(self, event):
         self.depth -= 1
         if self.depth == 0:
-            signal.setitimer(signal.ITIMER_PROF, self.left)
+            signal.setitimer(signal.ITIMER_VIRTUAL, self.left)
 
 
 def ended(arguments: list) -> tuple[int | None, str, str, str]:
@@ -79,8 +80,8 @@ def ended(arguments: list) -> tuple[int | None, str, str, str]:
     out, err, code, wrong = io.StringIO(), io.StringIO(), None, ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        before = signal.signal(signal.SIGPROF, _hang)
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        before = signal.signal(signal.SIGVTALRM, _hang)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
         try:
             with event.install_listener("numba:compiler_lock", Uncounted()):
                 code = cli.main([str(argument) for argument in arguments])
@@ -91,8 +92,8 @@ def ended(arguments: list) -> tuple[int | None, str, str, str]:
             place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
             wrong = f"{type(error).__name__} in {place}: {str(error)[:100]!r}"
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
     for each in told:
         if issubclass(each.category, SHOWN):
             wrong = wrong or f"warns {Path(each.filename).name}:{each.lineno}: {str(each.message)[:100]!r}"
