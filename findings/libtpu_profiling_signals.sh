@@ -3,8 +3,8 @@
 #
 # The timers count the CPU time of their threads, 100 signals a second. libtpu's own handler ignores them. So a program
 # with a handler of its own for SIGPROF, such as a sampling profiler or a limit of CPU time by `signal.ITIMER_PROF`, is
-# called 100 times a second from then on. A limit of 30 CPU seconds then ends a command at once. If such a program ends, Python takes its handler back before the timers
-# stop, and the process can die by the signal after all its work ("Profiling timer expired").
+# called 100 times a second from then on. A limit of 30 CPU seconds then ends a command at once. If such a program ends,
+# Python takes its handler back before the timers stop, and the process can die by the signal after all its work.
 #
 # Without libtpu there are no timers. `signal.ITIMER_VIRTUAL` (SIGVTALRM) counts CPU time in user mode and is not
 # disturbed.
