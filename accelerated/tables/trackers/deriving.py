@@ -33,7 +33,7 @@ _ACTIVATION = r"^model_options$|act(ivation)?([ _]?(fn|func(tion)?))?$|(ffn?|mlp
 _WIDTH = 0.15
 """Tolerated relative deviation of a width. A width of 8/3 d_model instead of 3 d_model deviates by 0.11."""
 COUNTED = ("dense_parameter_count", "total_parameter_count", "flops_per_step")
-"""The columns that `counting.count_of` counts."""
+"""The columns that `agreement.count_of` counts."""
 
 
 def replace_cells(table: Cells, values: dict[str, str], unused: dict) -> None:

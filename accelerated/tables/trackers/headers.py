@@ -54,7 +54,7 @@ _MEANINGS = {
 """{column: (texts of headers of other quantities, what the column has)}."""
 
 
-PER_PARAMETER, COUNTED = "N", "dense_parameter_count"
+PER_PARAMETER, N_COLUMN = "N", "dense_parameter_count"
 """The unit of tokens per parameter, and the column that holds the parameters."""
 
 
@@ -126,10 +126,10 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
         )
     for name, rows in plain.items():
         cells, by = table.cells[name], scales.get(name, 1.0)
-        scale = table.number(COUNTED) if by == COUNTED else np.full(table.rows, by)
+        scale = table.number(N_COLUMN) if by == N_COLUMN else np.full(table.rows, by)
         if (blank := np.flatnonzero(~np.isfinite(scale[rows]))).size:
             raise InputError(
-                f"{table.runs}: row {rows[blank[0]] + 1}: {COUNTED} is blank; --unit {name}={PER_PARAMETER} needs it"
+                f"{table.runs}: row {rows[blank[0]] + 1}: {N_COLUMN} is blank; --unit {name}={PER_PARAMETER} needs it"
             )
         if by != 1 and rows.size:
             first = cells[rows[0]].strip()
@@ -137,14 +137,14 @@ def apply_units(table: Cells, units: dict[str, str]) -> None:
                 scaled = {letter: size * float(scale[i]) for letter, size in letters[name].items()}
                 cells[i] = written_out(amount(cells[i].strip().removeprefix("+"), scaled))
             example = f"such as {first} as {cells[rows[0]]}{in_rows(len(rows), table.rows)}"
-            by = by if by == COUNTED else f"{by:g}"
+            by = by if by == N_COLUMN else f"{by:g}"
             table.remarks.append(f"{name}: multiplied by {by}, the stated unit, {example}")
 
 
 def _scale(name: str, unit: str) -> float | str:
     """Return the number that a unit stands for, or the name of the column of parameters."""
     if (name, unit) == ("tokens", PER_PARAMETER):
-        return COUNTED
+        return N_COLUMN
     try:
         return amount(unit if unit[0].isdigit() else f"1{unit}", UNITS_OF[name])
     except ValueError as error:
