@@ -187,9 +187,10 @@ class Run:
         if not checkpoints.steps() and self.trunk is None:  # two states at once would be the peak of a resumed run
             if self.layout is None:
                 compile_first_call(self.config, self.table, self._steps_of_call(0))
-            state = initial_state(self.config, self.layout)
-            if self.config.init_from is not None:
-                state, self.initial_tokens = lent(self.config, state, self.watch)
+            if self.config.init_from is None:
+                state = initial_state(self.config, self.layout)
+            else:
+                state, self.initial_tokens = lent(self.config, self.layout, self.watch)
         restored = checkpoints.restore(like, self._check_saved)
         begun = restored or (self.trunk and begin(self.trunk, self.config, like, self._tell))
         step = begun.step if begun else 0

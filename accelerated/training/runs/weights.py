@@ -16,6 +16,7 @@ from routelaws.reference.upcycling import upcycle
 
 from ...errors import InputError
 from ..configuration import TrainConfig
+from ..devices.mesh import Layout
 from ..step import TrainState, initial_state, state_shapes
 from ..text.tokenizer import Tokenizer
 from ..watch import Watch, silent
@@ -74,17 +75,17 @@ def load_run(folder: str | Path, watch: Watch = silent, *, moments: bool = False
     return SavedRun(config, restored.state["params"], *parts["files"], parts["texts"], optimizer, tokens, restored.step)
 
 
-def lent(config: TrainConfig, state: TrainState, watch: Watch = silent) -> tuple[TrainState, int]:
+def lent(config: TrainConfig, layout: Layout | None, watch: Watch = silent) -> tuple[TrainState, int]:
     """Return the initial state with the weights of the run `init_from`, and the number of tokens that trained them.
 
-    With `init_optimizer` the state also has the optimizer state of that run.
-
-    Args:
-        state: the random initial state.
+    With `init_optimizer` the state also has the optimizer state of that run. Weights that are upcycled are on one
+    device, also with a layout.
     """
-    saved, take = load_run(config.init_from, watch, moments=config.init_optimizer), lambda theirs, _: theirs
+    saved = load_run(config.init_from, watch, moments=config.init_optimizer)
     if upcycles(config.model, saved.config.model):
         state, take = initial_state(config), _upcycling(config)
+    else:
+        state, take = initial_state(config, layout), lambda theirs, _: theirs
     moments = state.optimizer
     if config.init_optimizer:
         pairs = saved.optimizer, state.optimizer
