@@ -305,24 +305,36 @@ def apply(
     Differs from the reference: under jit `config` and `training` are static. A token out of range raises no error. The
     function clamps it.
     """
-    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
-    options["attention"] = attention
-    return _run(params, tokens, config, compute_dtype, options)[0]
+    call = Call(training, noise, table, held, mask, compute_dtype, base_method, spread, rematerialise, attention)
+    return _run(params, tokens, config, call)[0]
 
 
-def _run(params, tokens, config, compute_dtype, options) -> tuple[Output, jax.Array, jax.Array]:
+class Call(NamedTuple):
+    """The options of `apply`, in their order."""
+
+    training: bool
+    noise: jax.Array | None = None
+    table: jax.Array | None = None
+    held: Routing | ExpertChoice | None = None
+    mask: jax.Array | None = None
+    compute_dtype: jnp.dtype | None = None
+    base_method: str = "host"
+    spread: Spread | None = None
+    rematerialise: bool = False
+    attention: str = "own"
+
+
+def _run(params, tokens, config, call: Call) -> tuple[Output, jax.Array, jax.Array]:
     """Return the output of `apply`, and the two factors of its logits: the vectors [b, S, d] and the embedding.
 
     If a caller uses the factors and not the logits, jit removes the product.
     """
     if jnp.ndim(tokens) != 2 or not jnp.size(tokens):
         raise InputError(f"tokens has shape {jnp.shape(tokens)}; [b, S] with at least one token is needed")
-    dtype = params["embedding"].dtype if compute_dtype is None else compute_dtype
-    params = _in_dtype(params, dtype)
+    params = _in_dtype(params, params["embedding"].dtype if call.compute_dtype is None else call.compute_dtype)
     embedding = params["embedding"]
     h = jnp.take(embedding, tokens, axis=0, mode="clip") * embedding_factor(config)  # [b, S, d]
-    h, rest = _run_blocks(h, params, tokens, config, options)
+    h, rest = _run_blocks(h, params, tokens, config, call)
     x = layer_norm(params["final_norm"], h)
     return Output(_flat_product(x, embedding.T), *rest), x, embedding
 
@@ -357,15 +369,14 @@ class _Group(NamedTuple):
     special: _Special
 
 
-def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, options: dict) -> tuple:
-    """Return the residual stream after all blocks, and the fields of `Output` except its logits; `options` of
-    `apply`."""
-    mask, spread, rematerialise = (options[name] for name in ("mask", "spread", "rematerialise"))
+def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, call: Call) -> tuple:
+    """Return the residual stream after all blocks, and the fields of `Output` except its logits."""
+    mask, spread = call.mask, call.spread
     if spread is not None and mask is not None:
         raise InputError("a mask cannot be used in a model spread over devices: each device would take its own mean")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
-    seen |= {"axis_name": None if spread is None else spread.model, "kernel": options["attention"]}
-    shared = {name: options[name] for name in ("training", "table", "mask", "base_method", "spread")}
+    seen |= {"axis_name": None if spread is None else spread.model, "kernel": call.attention}
+    shared = {name: getattr(call, name) for name in ("training", "table", "mask", "base_method", "spread")}
 
     def dense(ffn, x):
         done = dense_ffn(_cast(ffn, x.dtype), x.reshape(-1, config.d_model), config.activation)
@@ -388,10 +399,10 @@ def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConf
         output, rest = routed(special, x, config) if config.num_routed else (dense(special.ffn, x), ())
         return h + output, rest
 
-    kept = jax.checkpoint if rematerialise else lambda block: block
-    dense_block, unroll = kept(dense_block), not rematerialise
+    kept = jax.checkpoint if call.rematerialise else lambda block: block
+    dense_block, unroll = kept(dense_block), not call.rematerialise
     if config.num_routed:
-        special = _Special(params["routed_ffn"], options["noise"], options["held"])
+        special = _Special(params["routed_ffn"], call.noise, call.held)
         parts = [(kept(functools.partial(special_block, config=part)), number) for part, number in config.parts]
         return _run_groups(h, params, special, config.layout, dense_block, parts, unroll)
     if config.num_wide:
@@ -491,10 +502,8 @@ def loss(
     Differs from the reference: without a target the loss is NaN.
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
-    options = {"training": training, "noise": noise, "table": table, "held": held, "mask": mask}
-    options |= {"base_method": base_method, "spread": spread, "rematerialise": rematerialise}
-    options["attention"] = attention
-    output, x, embedding = _run(params, inputs, config, compute_dtype, options)
+    call = Call(training, noise, table, held, mask, compute_dtype, base_method, spread, rematerialise, attention)
+    output, x, embedding = _run(params, inputs, config, call)
     counts = jnp.ones(targets.shape, bool) if counted is None else counted
     total, log_probability = summed_log_probability(x, embedding, targets, counts)
     cross_entropy = -total / counts.sum(dtype=total.dtype)
@@ -518,9 +527,7 @@ def token_losses(
         options: table, compute_dtype, spread and attention of `loss`.
     """
     inputs, targets, _ = _task(tokens, config, hidden, None)
-    defaults = {"training": False, "noise": None, "table": None, "held": None, "mask": None, "base_method": "host"}
-    defaults |= {"spread": None, "rematerialise": False, "attention": "own", "compute_dtype": None} | options
-    output, x, embedding = _run(params, inputs, config, defaults.pop("compute_dtype"), defaults)
+    output, x, embedding = _run(params, inputs, config, Call(training=False, **options))
     return -summed_log_probability(x, embedding, targets, jnp.ones(targets.shape, bool))[1], output
 
 

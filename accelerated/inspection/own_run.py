@@ -29,7 +29,7 @@ from ..training.text.texts import check_text
 from ..training.text.tokenizer import END_OF_DOCUMENT
 from ..training.text.tokens import TokenFiles, load_tokens, prepare_tokens
 from ..training.watch import telling
-from ..transformer import _run, apply, draw_noise, loss
+from ..transformer import Call, _run, apply, draw_noise, loss
 from .trace import Trace, at_most, piece_of, read_text
 
 
@@ -192,16 +192,13 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
 
     experts and gates [n, n_r, T, k], logits [n, n_r, T, E] or None, experts in training or None, dropped [n, n_r].
     """
-    options = {"training": False, "noise": None, "held": None, "base_method": "host", "spread": None}
-    options |= {"rematerialise": False, "attention": "own"}
 
     def route(params, table, tokens, real, number):
-        given = {"table": table, "mask": None if whole else real}
-        inputs = functools.partial(_router_logits, params, tokens, model, dtype, options | given)
+        given = {"table": table, "mask": None if whole else real, "compute_dtype": dtype}
+        inputs = functools.partial(_router_logits, params, tokens, model, Call(training=False, **given))
         blocks = jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
         logits = None if any(part.router == "hash" for part, _ in model.parts) else jax.lax.map(inputs, blocks)
         noise = draw_noise(jax.random.fold_in(jax.random.key(EVALUATION_SEED), number), model, *tokens.shape)
-        given["compute_dtype"] = dtype
         trained = apply(params, tokens, model, training=True, noise=noise, **given)
         routing = apply(params, tokens, model, **given).routing
         if model.router == "mixture_of_tokens":
@@ -217,14 +214,14 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
     return over_batches
 
 
-def _router_logits(params: dict, tokens, model: ModelConfig, dtype, options: dict, place: tuple) -> jax.Array:
+def _router_logits(params: dict, tokens, model: ModelConfig, call: Call, place: tuple) -> jax.Array:
     """Return the logits [T, E] of a routed block. `place` has its number and its index. See the top of this file."""
     block, index = place
     norm = jax.tree.map(lambda leaf: leaf[block], params["blocks"]["ffn_norm"])
     routed = jax.tree.map(lambda leaf: leaf[index], params["routed_ffn"])
     attention = first_blocks(params, model, block + 1)["blocks"]
     changed = first_blocks(params, model, block) | {"blocks": attention, "final_norm": norm}
-    return _logits(routed, _run(changed, tokens, model, dtype, options)[1]).reshape(tokens.size, -1)
+    return _logits(routed, _run(changed, tokens, model, call)[1]).reshape(tokens.size, -1)
 
 
 def _largest_share(logits, params: dict, shape: tuple, real, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
