@@ -16,8 +16,8 @@ from .files import file_line
 from .training.stopping import Resumable, stoppable
 
 EXTRAS = {
-    "train": ("flatbuffers", "grain", "optax", "orbax", "rich", "safetensors", "sentencepiece", "tyro"),
-    "laws": ("markdown_it", "matplotlib", "pandas", "pooch", "rich", "tyro"),
+    "train": ("cyclopts", "flatbuffers", "grain", "optax", "orbax", "rich", "safetensors", "sentencepiece"),
+    "laws": ("cyclopts", "markdown_it", "matplotlib", "pandas", "pooch", "rich"),
     "gguf": ("gguf",),
 }
 """The packages that each extra adds to the base install, by import name."""

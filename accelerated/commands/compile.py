@@ -2,24 +2,25 @@
 
 from json import dumps as dump_json
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from ..training.devices.slices import KINDS, compile_run
 from . import flags
-from .run_flags import RunFlags, default_flags, fields_of_size
+from .flags import fields
+from .run_flags import fields_of_size, run_flags
 
 
 def main(arguments: list[str]) -> None:
     """Run `routelaws compile`. --size sets defaults of other flags, and a --config file overrides these defaults."""
-    default = default_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
+    Flags = run_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
 
     def compile(
+        *,
         slice: str,
         size: str | None = None,
         config: Path | None = None,
         json: bool = False,
-        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: Annotated[Flags, fields(Flags)] = Flags(),  # noqa: B008
     ) -> None:
         """Compile a run for a slice of a TPU pod, without a TPU: memory, FLOPs and communication.
 

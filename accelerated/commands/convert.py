@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-import tyro
-
 from ..tables.trackers.convert import convert_runs, parse_pairs
 from ..wording import plural
 from .terminal import remark, say
 
 
 def convert(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
+    runs: tuple[Path, ...],
+    /,
+    *,
     out: Path,
     columns: tuple[str, ...] = (),
     set: tuple[str, ...] = (),

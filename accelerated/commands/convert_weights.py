@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from ..conversion.folder import read_transformers, write_transformers
 from ..conversion.gguf_file import write_gguf
 from .terminal import remark, say
 
 
-def convert_weights(folder: tyro.conf.Positional[Path], to: Literal["transformers", "gguf", "run"], out: Path) -> None:
+def convert_weights(folder: Path, /, *, to: Literal["transformers", "gguf", "run"], out: Path) -> None:
     """Write a trained model as a folder of transformers or a file of llama.cpp, or read such a folder as a run.
 
     Args:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import tyro
 
 from ..results.blocks import Block, Heading, Notes, Table, markdown, percent, show
 from ..results.court import (
@@ -34,7 +33,8 @@ CLOSE = "steplaw-moe, best runs"
 
 
 def court(
-    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
+    tables: tuple[Path, ...] = (),
+    /,
     *,
     loss: str = LOSS,
     rows: str | None = None,

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import tyro
-
 from ..findings.downstream import check_numbers, compare_laws, study_blocks
 from ..results.blocks import show
 from ..results.encoding import dumps, plain
@@ -14,7 +12,8 @@ from .terminal import Working
 
 
 def downstream(
-    table: tyro.conf.Positional[Path | None] = None,
+    table: Path | None = None,
+    /,
     *,
     cut: str = "2e20",
     tasks: Path | None = None,

@@ -3,8 +3,6 @@
 from json import dumps as dump_json
 from pathlib import Path
 
-import tyro
-
 from ..errors import InputError
 from ..tables.accuracies import add_run
 from ..training.evaluate import evaluate_run
@@ -16,7 +14,9 @@ from .terminal import remark, say
 
 
 def evaluate(
-    folder: tyro.conf.Positional[Path],
+    folder: Path,
+    /,
+    *,
     group_size: int | None = None,
     one_hot: bool = False,
     tokens: int | None = None,

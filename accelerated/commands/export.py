@@ -1,26 +1,27 @@
 """The command `routelaws export`: write the train step of a model to a file for other machines."""
 
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from ..files import write_atomically
 from ..training.configuration import TrainConfig
 from ..training.runs.export import export_train_step
 from . import flags
-from .run_flags import RunFlags, default_flags
+from .flags import fields
+from .run_flags import run_flags
 from .terminal import say
 
 
 def main(arguments: list[str]) -> None:
     """Run `routelaws export`. The values of a --config file are the defaults of the other flags."""
-    default = default_flags(arguments)
+    Flags = run_flags(arguments)
 
     def export(
+        *,
         out: Path,
         platforms: tuple[str, ...] = ("tpu",),
         config: Path | None = None,
-        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: Annotated[Flags, fields(Flags)] = Flags(),  # noqa: B008
     ) -> None:
         """Write the train step of a model to a file that runs on other platforms.
 

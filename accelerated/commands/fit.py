@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import tyro
+from typing import Annotated, Literal
 
 from ..results.blocks import Heading, show
 from ..results.encoding import dumps
 from ..results.rows import RowChoice, law_of
 from ..results.runs import fit_table, fits_blocks, with_options
-from .flags import refuse
+from .flags import fields, refuse
 from .output import write_folder
 from .terminal import Working
 
@@ -87,8 +85,10 @@ FIGURE = (
 
 
 def fit(
-    tables: tyro.conf.Positional[tuple[Path, ...]],
-    fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    tables: tuple[Path, ...],
+    /,
+    *,
+    fit: Annotated[FitFlags, fields(FitFlags)] = FitFlags(),  # noqa: B008
     out: Path | None = None,
     json: bool = False,
 ) -> None:

@@ -1,16 +1,23 @@
 """Flags of a command from the parameters of a function."""
 
-import contextlib
 import dataclasses
-import functools
-import inspect
-import io
+import itertools
 import math
-import os
 import re
 import typing
+from collections.abc import Sequence
 
-import tyro
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    Token,
+    UnusedCliTokensError,
+    convert,
+)
 
 from ..errors import InputError
 from ..tables.reading import LIMITS
@@ -18,25 +25,71 @@ from ..tables.schema import BLANK, RANGES, bounds_of, shorten, to_numbers
 from ..tables.units import BYTES, UNITS_OF
 from ..wording import SHOWN, in_short
 
-_NO_NUMBER = r"Error parsing (--[\w.-]+): (?:.*<class '(?:int|float)'>: )?(.* is (?:not a|out of).*; use a .*)"
-"""A pattern for the parser's message on a value that is not a number: the flag, and the message of `_number`."""
 
-_NUMBERS = tyro.constructors.ConstructorRegistry()
+def fields(kind: type) -> Parameter:
+    """Return the mark of a parameter that is a dataclass: its fields are flags, below the first line of its text."""
+    return Parameter(name="*", group=Group.create_ordered(kind.__doc__.partition("\n")[0].rstrip(".")))
 
 
-@_NUMBERS.primitive_rule
-def _number(of: tyro.constructors.PrimitiveTypeInfo):
-    """Return the reader of a number flag. It rejects 1_0 and non-ASCII digits, as in tables."""
-    if of.type not in (int, float):
-        return None
-    kind, read = ("INT", _whole_number) if of.type is int else ("FLOAT", _real_number)
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=kind,
-        instance_from_str=lambda texts: read(texts[0]),
-        is_instance=lambda value: isinstance(value, of.type),
-        str_from_instance=lambda value: [str(value)],
+HIDDEN = Parameter(parse=False)
+"""Marks a field of such a dataclass that is no flag."""
+
+
+def run(function, command: str, arguments: list[str]):
+    """Call a function with parameters from the flags; wrong flags raise `InputError`."""
+    app = App(
+        name=f"routelaws {command}",
+        default_parameter=Parameter(
+            allow_repeating=True,  # the last value of a flag counts; a flag of several values takes all of them
+            consume_multiple=True,
+            converter=_value,
+            json_dict=False,
+            json_list=False,
+            negative_iterable=(),
+            show_default=_shown,
+        ),
+        help_flags=(),
+        help_format="markdown",
+        version_flags=(),
     )
+    app.default(function)
+    if {"-h", "--help"} & set(arguments):
+        app.help_print()
+        return None
+    try:
+        _, bound, _ = app.parse_args(_positional_first(arguments), exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise InputError(_line(error)) from None
+    return function(*bound.args, **bound.kwargs)
+
+
+def _positional_first(arguments: list[str]) -> list[str]:
+    """Put the words after --flag=value first, because the parser would take them as more values of this flag."""
+    first, others = [], []
+    into = first
+    for word in arguments:
+        if word.startswith("--"):
+            into = first if "=" in word else others
+            others.append(word)
+        else:
+            into.append(word)
+    return first + others
+
+
+def _shown(default) -> str | None:
+    """Return the text of a default in --help; None for no text."""
+    if default is None or default is False or default in ((), ""):
+        return None
+    return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _value(kind: type, tokens: Sequence[Token]):
+    """Return the value of a flag. Numbers are read as in tables: 1_0 and other digits than ASCII are none."""
+    numbers = [_NUMBERS[each] for each in (kind, *typing.get_args(kind)) if each in _NUMBERS]
+    if not numbers:
+        return convert(kind, tokens)
+    values = tuple(numbers[0](token.value) for token in tokens)
+    return values if typing.get_origin(kind) is tuple else values[-1]
 
 
 def _whole_number(text: str) -> int:
@@ -54,119 +107,21 @@ def _real_number(text: str) -> float:
     return float(number)
 
 
-def run(function, command: str, arguments: list[str]):
-    """Call a function with parameters from the flags; wrong flags raise `InputError`."""
-    stream = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(stream), _wide(not {"-h", "--help"} & set(arguments)), _NUMBERS:
-            call = tyro.cli(
-                _deferred(function),
-                args=_joined(arguments, function),
-                prog=f"routelaws {command}",
-                description=function.__doc__.partition("\n")[0],
-            )
-    except SystemExit as exit_:
-        if not exit_.code:
-            raise
-        raise InputError(_one_line(stream.getvalue())) from None
-    return call()
+_NUMBERS = {int: _whole_number, float: _real_number}
 
 
-def _joined(arguments: list[str], function) -> list[str]:
-    """Merge repeated flags with several values: put the flag at the end, with all its values.
-
-    The parser would keep only the values of the last flag.
-    """
-    flags = [word.partition("=")[0].replace("_", "-") if word.startswith("-") else None for word in arguments]
-    repeated = {flag for flag in flags if flag and flags.count(flag) > 1}
-    if not repeated or "--" in flags:
-        return arguments
-    values = {flag: [] for flag in sorted(repeated & _with_several_values(function))}
-    into = others = []
-    for word, flag in zip(arguments, flags, strict=True):
-        if flag is not None:
-            into = others
-        if flag not in values:
-            into.append(word)
-        elif "=" in word:
-            values[flag].append(word.partition("=")[2])
-        else:
-            into = values[flag]
-    return others + [word for flag, words in values.items() for word in (flag, *words)]
-
-
-def _with_several_values(function) -> set[str]:
-    """Return the flags of a function or dataclass with any number of values: type tuple[X, ...]."""
-    flags = set()
-    for name, hint in typing.get_type_hints(function, include_extras=True).items():
-        extras = getattr(hint, "__metadata__", ())
-        hint = typing.get_args(hint)[0] if extras else hint
-        if dataclasses.is_dataclass(hint):
-            flags |= _with_several_values(hint)
-        elif (
-            typing.get_origin(hint) is tuple
-            and ... in typing.get_args(hint)
-            and tyro.conf.UseAppendAction not in extras
-        ):
-            flags.add("--" + name.replace("_", "-"))
-    return flags
-
-
-@contextlib.contextmanager
-def _wide(wanted: bool):
-    """Let the parser print errors on one line, without broken paths. Help keeps its width."""
-    before = os.environ.get("COLUMNS")
-    if wanted:
-        os.environ["COLUMNS"] = "100000"
-    try:
-        yield
-    finally:
-        os.environ.pop("COLUMNS", None)
-        if before is not None:
-            os.environ["COLUMNS"] = before
-
-
-def _deferred(function):
-    """Return a function with the same flags. It returns a deferred call, so that parsing ends before work begins."""
-
-    @functools.wraps(function)
-    def later(*args, **kwargs):
-        return functools.partial(function, *args, **kwargs)
-
-    del later.__wrapped__  # otherwise the parser reads its docstring
-    later.__signature__, later.__doc__ = inspect.signature(function), _unfolded(function.__doc__)
-    return later
-
-
-def _unfolded(doc: str) -> str:
-    """Return a docstring with the text of each parameter on one line, because the parser wraps lines itself."""
-    head, marker, flags = inspect.cleandoc(doc).partition("Args:\n")
-    return head + marker + re.sub(r"\n {5,}", " ", flags)
-
-
-def _one_line(box: str) -> str:
-    """Return the parser's boxed message as one line. Keep only the flags of the advice at the end of the box.
-
-    The text is read from the box, because tyro gives errors as data only in a private module.
-    """
-    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
-    rules = [i for i, line in enumerate(lines) if line and not line.strip("─-")]
-    start = 2 if 1 in rules else 1
-    until = next((i for i in rules if i >= start), len(lines))
-    message = _shortened(" ".join(line for line in lines[start:until] if line)) or "the flags cannot be read"
-    close = [line.split()[0] for line in lines[until:] if re.match("--[a-z]", line)]
-    return f"{message}; did you mean {' or '.join(close)}?" if message.startswith("Unrecognized") and close else message
-
-
-def _shortened(line: str) -> str:
-    """Shorten a line with many unknown words, such as the files of a pattern that a shell has expanded."""
-    if number := re.fullmatch(_NO_NUMBER, line):
-        return f"{number[1]} {number[2]}"
-    match = re.fullmatch(r"(Unrecognized options: )(.+)", line)
-    words = match[2].split(", ") if match else []
-    if len(words) <= SHOWN or any(word.startswith("-") for word in words):
-        return line
-    return f"{match[1]}{in_short(words)}; if the shell expanded a pattern, put the pattern in quotes, as in '*.txt'"
+def _line(error: CycloptsError) -> str:
+    """Return the parser's error as one line: our words for numbers, missing values and words without a flag."""
+    if isinstance(error, CoercionError) and error.msg is not None:
+        return f"{error.argument.name} {error.msg}"
+    if isinstance(error, MissingArgumentError):
+        count, _ = error.argument.token_count()
+        needed = f"{error.keyword} needs {'a value' if count == 1 else f'{count} values'}"
+        return needed if error.keyword else f"{error.argument.name} is missing"
+    if isinstance(error, UnusedCliTokensError):
+        quoted = "; if the shell expanded a pattern, put the pattern in quotes, as in '*.txt'"
+        return f"no flag takes {in_short(error.unused_tokens)}{quoted * (len(error.unused_tokens) > SHOWN)}"
+    return str(error).rstrip(".")
 
 
 def in_flags(message: str, names: list[str]) -> str:
@@ -221,7 +176,7 @@ def check_level(level: float) -> None:
 def value_of(flag: str, arguments: list[str]) -> str | None:
     """Return the value of a flag before the parser reads the flags: the last one, as the parser does."""
     value = None
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+    for argument, following in itertools.zip_longest(arguments, arguments[1:]):
         name, equals, text = argument.partition("=")
         if name.startswith("--") and name.replace("_", "-") == flag:
             value = text if equals else following

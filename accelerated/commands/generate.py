@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tyro
 
 from ..errors import InputError
 from ..files import write_atomically
@@ -20,7 +19,9 @@ from ..training.watch import telling
 
 
 def generate(
-    folder: tyro.conf.Positional[Path],
+    folder: Path,
+    /,
+    *,
     prompt: str = "",
     tokens: int = 200,
     temperature: float = 0.8,

@@ -6,8 +6,6 @@ from json import dumps as dump_json
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from ..conversion.families import model_in
 from ..errors import InputError
 from ..files import write_atomically
@@ -25,7 +23,9 @@ TOKENS = 16_384
 
 
 def inspect(
-    folder: tyro.conf.Positional[Path | None] = None,
+    folder: Path | None = None,
+    /,
+    *,
     trace: Path | None = None,
     model: Path | None = None,
     text: Path | None = None,

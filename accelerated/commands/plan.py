@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from ..errors import InputError
 from ..laws.catalogue import Law
@@ -24,7 +23,7 @@ from ..results.rows import law_of, rows_of_released
 from ..results.runs import LOSS, Runs, read, with_options
 from ..tables.released import released_runs
 from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
-from .flags import check_counts, check_level, given, refuse
+from .flags import check_counts, check_level, fields, given, refuse
 from .output import write_folder
 from .terminal import Working
 
@@ -131,10 +130,12 @@ class NextFlags:
 
 
 def plan(
-    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
-    budget: tyro.conf.OmitArgPrefixes[BudgetFlags] = BudgetFlags(),  # noqa: B008
-    fit: tyro.conf.OmitArgPrefixes[PlanFitFlags] = PlanFitFlags(),  # noqa: B008
-    next_run: tyro.conf.OmitArgPrefixes[NextFlags] = NextFlags(),  # noqa: B008
+    tables: tuple[Path, ...] = (),
+    /,
+    *,
+    budget: Annotated[BudgetFlags, fields(BudgetFlags)] = BudgetFlags(),  # noqa: B008
+    fit: Annotated[PlanFitFlags, fields(PlanFitFlags)] = PlanFitFlags(),  # noqa: B008
+    next_run: Annotated[NextFlags, fields(NextFlags)] = NextFlags(),  # noqa: B008
     published: bool = True,
     level: float = LEVEL,
     resamples: int | None = None,

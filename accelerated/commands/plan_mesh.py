@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from json import dumps as dump_json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-import tyro
 
 from ..conversion.families import ForeignModel, model_in
 from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
@@ -32,7 +31,8 @@ from ..training.devices.mesh_plan import (
     smallest_that_fits,
 )
 from . import flags
-from .run_flags import RunFlags, default_flags, fields_of_size
+from .flags import fields
+from .run_flags import fields_of_size, run_flags
 from .terminal import remark
 
 
@@ -40,9 +40,10 @@ def main(arguments: list[str]) -> None:
     """Run `routelaws plan-mesh`. --size sets defaults of other flags, and a --config file overrides these defaults."""
     if flags.value_of("--model", arguments) is not None:
         return flags.run(plan_model, "plan-mesh", arguments)
-    default = default_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
+    Flags = run_flags(arguments, fields_of_size(flags.value_of("--size", arguments)))
 
     def plan_mesh(
+        *,
         devices: int | None = None,
         memory: str | None = None,
         slice: str | None = None,
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> None:
         config: Path | None = None,
         top: int = 10,
         json: bool = False,
-        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: Annotated[Flags, fields(Flags)] = Flags(),  # noqa: B008
     ) -> None:
         """Find meshes of devices that a model fits on, and their cost, without building the model.
 

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from ..errors import InputError
 from ..laws.catalogue import Law
@@ -18,7 +17,7 @@ from ..tables.released import released_runs, released_table
 from ..tables.schema import to_numbers
 from ..tables.units import UNITS_OF, parameters_of
 from .fit import FitFlags
-from .flags import check_level, given, refuse
+from .flags import check_level, fields, given, refuse
 from .terminal import Working
 
 
@@ -51,9 +50,11 @@ class PointFlags:
 
 
 def predict(
-    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
-    point: tyro.conf.OmitArgPrefixes[PointFlags] = PointFlags(),  # noqa: B008
-    fit: tyro.conf.OmitArgPrefixes[FitFlags] = FitFlags(),  # noqa: B008
+    tables: tuple[Path, ...] = (),
+    /,
+    *,
+    point: Annotated[PointFlags, fields(PointFlags)] = PointFlags(),  # noqa: B008
+    fit: Annotated[FitFlags, fields(FitFlags)] = FitFlags(),  # noqa: B008
     router: str | None = None,
     published: str | None = None,
     level: float = LEVEL,

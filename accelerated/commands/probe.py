@@ -1,8 +1,7 @@
 """The command `routelaws probe`: time training steps on this machine, for `routelaws plan --hours`."""
 
 from pathlib import Path
-
-import tyro
+from typing import Annotated
 
 from ..errors import InputError
 from ..files import exists
@@ -10,19 +9,21 @@ from ..results.planning.hours import read_clock
 from ..training.probe import probed_runs, timed_rows
 from ..training.runs.result_rows import COLUMNS, write_rows
 from . import flags
-from .run_flags import RunFlags, default_flags
+from .flags import fields
+from .run_flags import run_flags
 
 
 def main(arguments: list[str]) -> None:
     """Run `routelaws probe`. The values of a --config file are the defaults of the other flags."""
-    default = default_flags(arguments, {"router": "top_k", "experts": 16, "steps_per_call": 4})
+    Flags = run_flags(arguments, {"router": "top_k", "experts": 16, "steps_per_call": 4})
 
     def probe(
+        *,
         out: Path,
         widths: tuple[int, int] = (64, 256),
         depths: tuple[int, int] = (2, 6),
         config: Path | None = None,
-        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: Annotated[Flags, fields(Flags)] = Flags(),  # noqa: B008
     ) -> None:
         """Time training steps of eight models on this machine, in a minute or two, for `routelaws plan --hours`.
 

@@ -16,6 +16,7 @@ from .flags import check_counts, check_level, refuse
 
 
 def recipe(
+    *,
     n: str | None = None,
     tokens: str | None = None,
     active: str | None = None,

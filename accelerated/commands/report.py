@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import tyro
-
 from ..errors import InputError
 from ..files import storage_errors
 from ..findings.sweeps import run_pairs
@@ -16,7 +14,7 @@ from .output import write_folder
 from .terminal import Working, remark
 
 
-def report(folders: tyro.conf.Positional[tuple[Path, ...]], full: bool = False, out: Path | None = None) -> None:
+def report(folders: tuple[Path, ...] = (), /, *, full: bool = False, out: Path | None = None) -> None:
     """Write the report of a sweep or of one run, or compare runs.
 
     Args:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import markdown_it  # noqa: F401  # the report needs these packages at the end: fail before minutes of work
 import matplotlib  # noqa: F401
-import tyro
 
 from ..errors import printable
 from ..laws.catalogue import LAWS
@@ -16,7 +15,8 @@ from .terminal import remark
 
 
 def reproduce(
-    tables: tyro.conf.Positional[tuple[Path, ...]] = (),
+    tables: tuple[Path, ...] = (),
+    /,
     *,
     out: Path,
     rows: str | None = None,

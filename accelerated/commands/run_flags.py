@@ -3,22 +3,21 @@
 import dataclasses
 from typing import Annotated
 
-import tyro
-
 from routelaws.reference.accounting import SIZES, TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP, TABLE_VOCAB_SIZE
 from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, check_sizes, read_config_file
 from . import flags
+from .flags import HIDDEN, fields
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFlags(ModelConfig):
     """The model."""
 
-    one_hot: tyro.conf.Suppress[bool] = False  # only `routelaws evaluate` changes this
-    mask_token: tyro.conf.Suppress[int] = 0  # the tokenizer's unknown piece
+    one_hot: Annotated[bool, HIDDEN] = False  # only `routelaws evaluate` changes this
+    mask_token: Annotated[int, HIDDEN] = 0  # the tokenizer's unknown piece
 
     def __post_init__(self):
         """Skip the check of the fields, because the check of the whole run includes it."""
@@ -28,8 +27,8 @@ class ModelFlags(ModelConfig):
 class RunFlags(TrainConfig):
     """The training of the model."""
 
-    model: ModelFlags = ModelFlags()
-    eval: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")] = ()
+    model: Annotated[ModelFlags, fields(ModelFlags)] = ModelFlags()
+    eval: tuple[str, ...] = ()
     """More evaluation texts; c4=PATH fills the column loss_c4."""
 
     def run(self) -> TrainConfig:
@@ -47,12 +46,23 @@ class RunFlags(TrainConfig):
         return config
 
 
-def default_flags(arguments: list[str], before: dict | None = None) -> RunFlags:
-    """Return the defaults of a run's flags; `before`, then a --config file, override the general defaults."""
+def run_flags(arguments: list[str], before: dict | None = None) -> type[RunFlags]:
+    """Return `RunFlags` with other defaults: `before`, then a --config file, override the general ones."""
     file = flags.value_of("--config", arguments)
     values = TrainConfig().fields() | (before or {})
     values |= {} if file is None else read_config_file(file)
-    return RunFlags(ModelFlags(**{name: values.pop(name) for name in MODEL_FIELDS}), **values)
+    model = _with_defaults(ModelFlags, {name: values.pop(name) for name in MODEL_FIELDS})
+    return _with_defaults(RunFlags, values | {"model": model()}, model=Annotated[model, fields(ModelFlags)])
+
+
+def _with_defaults(kind: type, defaults: dict, **types) -> type:
+    """Return a dataclass with other defaults, and other types of some fields."""
+    named = [
+        (each.name, types.get(each.name, each.type), defaults.get(each.name, each.default))
+        for each in dataclasses.fields(kind)
+    ]
+    own = {"__doc__": kind.__doc__, "__module__": __name__}
+    return dataclasses.make_dataclass(kind.__name__, named, bases=(kind,), namespace=own, frozen=True)
 
 
 def fields_of_size(size: str | None) -> dict:

@@ -9,7 +9,6 @@ import markdown_it  # noqa: F401  # the report needs these packages at the end: 
 import matplotlib  # noqa: F401
 import numpy as np
 import pandas  # noqa: F401
-import tyro
 
 from ..errors import InputError, printable
 from ..findings.sweeps.comparisons import learning, not_learned_sentence
@@ -33,7 +32,9 @@ DRAWN = 5
 
 
 def sweep(
-    grid: tyro.conf.Positional[str],
+    grid: str,
+    /,
+    *,
     out: Path,
     corpus: tuple[str, ...] = (),
     jobs: int | None = None,

@@ -4,9 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
-
-import tyro
+from typing import Annotated, Literal
 
 from ..errors import InputError
 from ..files import exists
@@ -23,8 +21,9 @@ from ..training.text.corpus import read_corpus
 from ..training.text.tokens import prepare_tokens
 from ..training.watch import silent
 from . import flags
+from .flags import fields
 from .progress import LivePage, Progress
-from .run_flags import RunFlags, default_flags
+from .run_flags import run_flags
 from .terminal import say
 
 
@@ -32,9 +31,10 @@ def main(arguments: list[str]) -> None:
     """Run `routelaws train`. The values of a --config file are the defaults of the other flags."""
     keep_freed_memory()
     branch = flags.value_of("--decay-from", arguments)
-    default = default_flags(arguments, None if branch is None else fields_of_decay(Path(branch)))
+    Flags = run_flags(arguments, None if branch is None else fields_of_decay(Path(branch)))
 
     def train(
+        *,
         out: Path,
         config: Path | None = None,
         decay_from: Path | None = None,
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
         processes: int | None = None,
         process_id: int | None = None,
         recipe: str | None = None,
-        run: tyro.conf.OmitArgPrefixes[RunFlags] = default,
+        run: Annotated[Flags, fields(Flags)] = Flags(),  # noqa: B008
     ) -> None:
         """Train one model.
 

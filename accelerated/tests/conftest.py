@@ -291,8 +291,8 @@ def flags_of():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("COLUMNS", "100")
             _, said, _ = ran(command, "--help")
-        names = re.findall(r"^[│ ] (--[a-z][\w-]*)", said, re.MULTILINE)
-        return (*(["positional"] if "positional arguments" in said else []), *names)
+        names = re.findall(r"^[│ ] (?:\*? +)?(--(?!no-)[a-z][\w-]*)", said, re.MULTILINE)
+        return (*(["positional"] if " Arguments " in said else []), *names)
 
     return found
 

@@ -405,7 +405,7 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     (["--mesh", "model=8"], "AXIS is one of data, tensor, pipeline, expert, expert_tensor"),
     (["--batch-size", "0"], "--batch-size 0 is out of range; use 1 or more"),
     (["--devices", "37"], "--devices 37: no mesh has this size"),
-    (["--experts", "8"], "Unrecognized options: --experts"),
+    (["--experts", "8"], "Unknown option: --experts"),
 ])  # fmt: skip
 def test_wrong_flags_are_one_line(mixtral, capsys, flags, message):
     more = ["--batch-size", "4", *flags] if flags[0] == "--devices" else flags

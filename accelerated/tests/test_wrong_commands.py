@@ -240,6 +240,14 @@ train --out out --learning-rate 3e-4x
 train --out out --seed ３
 train --out out --skip-bad-batches 9223372036854775808
 train --out out --colour red
+train
+train --out
+train --out out --distributed never
+train --out out --rematerialise=perhaps
+train --out out --steps 3 4
+probe --out t.csv --widths 32
+probe --out t.csv --widths 32 x
+fit
 export --out out --platforms abacus
 export --out out --experts 3
 export --out out --mesh data=2
