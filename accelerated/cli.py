@@ -186,7 +186,8 @@ def _run(command: str, arguments: list[str]) -> None:
 
 
 def _usage() -> str:
-    lines = [f"  {name:10} {text}" for name, text in COMMANDS.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
             "usage: routelaws [--limit NAME=NUMBER ...] COMMAND [flags]",
