@@ -23,8 +23,7 @@ import numpy as np
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.held_out import leave_one_group_out
 from routelaws.accelerated.results.floor import ALIKE
-from routelaws.reference.laws import floored, hoffmann, joint, log_linear, robust_intervals, routed
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range, floored, hoffmann, joint, log_linear, robust_intervals, routed
 
 LEVEL, TABLES, CHUNK = 0.95, 300, 50
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"

@@ -32,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .errors import InputError
-from .laws._projection import check_lengths, check_range
-from .laws.intervals import Range, jackknife_ends
+from .laws import Range, jackknife_ends
+from .laws.numerics._projection import check_lengths, check_range
 
 NEAR = 0.01
 """Runs with a loss within this share above the lowest of their group enter the fit. Our choice."""

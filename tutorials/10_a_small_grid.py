@@ -321,7 +321,7 @@ for router, values in losses.items():
 # if the interval does not contain 0:
 
 # %%
-from routelaws.reference.laws.uncertainty import student_quantile
+from routelaws.reference.laws import student_quantile
 
 if losses:
     freedom = sum(len(values) - 1 for values in losses.values())

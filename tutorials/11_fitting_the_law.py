@@ -337,7 +337,7 @@ figure(
 # $E_{start}$ is 1 or $E_{max}$ is infinite. It reports a minimum on an edge.
 
 # %%
-from routelaws.reference.laws.fitting import fit_routed
+from routelaws.reference.laws import fit_routed
 
 fit = fit_routed(N, E, loss)
 print(f"status: {fit.status}; RMSLE {fit.rmsle:.7f}")
@@ -475,7 +475,7 @@ for router, table in tables.items():
 # the inverse of this factor is the weight of a row. Try floors one by one.
 
 # %%
-from routelaws.reference.laws.routed import effective_experts
+from routelaws.reference.laws import effective_experts
 
 shapes = [(s, m) for s in np.geomspace(1, 8, 16) for m in np.geomspace(100, 1000, 16)]
 
@@ -504,7 +504,7 @@ assert profile.argmin() == 14 and profile.min() < profile[0] / 2
 # [`fit_floored`](../reference/laws/floored.py).
 
 # %%
-from routelaws.reference.laws.floored import (
+from routelaws.reference.laws import (
     BoundedFloorCoefficients,
     fit_floored,
     floored_cutoff,

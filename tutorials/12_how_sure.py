@@ -8,8 +8,8 @@
 # **You need** Python, NumPy and lesson 11. Pictures need matplotlib. Section 6 and the later sections need SciPy, JAX
 # and numba.
 #
-# **Files** [`laws/uncertainty.py`](../reference/laws/uncertainty.py),
-# [`laws/resampling.py`](../reference/laws/resampling.py).
+# **Files** [`laws/confidence/uncertainty.py`](../reference/laws/confidence/uncertainty.py),
+# [`laws/confidence/resampling.py`](../reference/laws/confidence/resampling.py).
 
 # %% [markdown]
 # ## 1. The mean of five numbers
@@ -23,7 +23,7 @@
 import numpy as np
 
 from lesson import COLOURS, best_time, figure, fitted_runs, needs, same
-from routelaws.reference.laws.uncertainty import student_quantile
+from routelaws.reference.laws import student_quantile
 
 y = np.array([2.31, 2.28, 2.36, 2.30, 2.33])
 n = len(y)
@@ -85,7 +85,7 @@ assert abs(held / len(draws) - 0.95) < 0.02
 
 # %%
 from routelaws.reference.accounting import SIZES
-from routelaws.reference.laws.fitting import fit_routed
+from routelaws.reference.laws import fit_routed
 from routelaws.reference.laws.routed import (
     RoutedCoefficients,
     cutoff,
@@ -162,11 +162,11 @@ print(f"E_max from about {allowed[0]:.0f} to {allowed[-1]:.0f}")
 assert least <= profile.min() < 1.001 * least
 
 # %% [markdown]
-# The reference has this as [`profile_intervals`](../reference/laws/uncertainty.py). It does not try values from a list:
-# it solves for the two ends. Each end must be between our last accepted value and the next value.
+# The reference has this as [`profile_intervals`](../reference/laws/confidence/uncertainty.py). It does not try values
+# from a list: it solves for the two ends. Each end must be between our last accepted value and the next value.
 
 # %%
-from routelaws.reference.laws.uncertainty import Quantity, profile_intervals
+from routelaws.reference.laws import Quantity, profile_intervals
 
 [found_end] = profile_intervals(N, E, loss, [Quantity("E_max")])
 low, high = found_end.low, found_end.high
@@ -294,8 +294,8 @@ figure(
 )
 
 # %% [markdown]
-# The reference has it as [`jackknife`](../reference/laws/resampling.py). Its fourth argument defines which rows belong
-# together.
+# The reference has it as [`jackknife`](../reference/laws/confidence/resampling.py). Its fourth argument defines which
+# rows belong together.
 
 # %%
 from routelaws.reference.laws import resampling
@@ -459,8 +459,8 @@ figure(
 # the same law with a floor $L_0$ (lesson 11, section 9).
 
 # %%
-from routelaws.accelerated.laws.floored import fit_floored, floored_intervals
-from routelaws.reference.laws.floored import BoundedFloorCoefficients, predict_floored
+from routelaws.accelerated.laws import fit_floored, floored_intervals
+from routelaws.reference.laws import BoundedFloorCoefficients, predict_floored
 
 # the cut-offs that the paper prints
 paper = {"S-Base": 937e9, "RL-R": 85e9, "Hash": 83e9}
@@ -574,7 +574,7 @@ assert min(fits)[1] < 1.0
 # D it looks like a part of the floor. Its refitted numbers for dense models give, for the steps of the paper's runs:
 
 # %%
-from routelaws.reference.laws.hoffmann import PUBLISHED
+from routelaws.reference.laws.tokens.hoffmann import PUBLISHED
 
 law = PUBLISHED["besiroglu"].coefficients
 apparent = []

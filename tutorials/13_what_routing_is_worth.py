@@ -181,10 +181,10 @@ for experts in counts[::3]:
 # dense model, so the formula of section 2 holds for both laws.
 
 # %%
-from routelaws.reference.laws.fitting import fit_routed
-from routelaws.reference.laws.floored import (
+from routelaws.reference.laws import (
     BoundedFloorCoefficients,
     fit_floored,
+    fit_routed,
     floored_dense_equivalent,
     predict_floored,
 )
@@ -398,8 +398,7 @@ same(predict_loss(1e9, 1, law) / predict_loss(1e9 * larger, 1, law), 1.01)
 
 # %%
 needs()
-from routelaws.accelerated.laws.floored import floored_intervals
-from routelaws.accelerated.laws.uncertainty import Quantity, profile_intervals
+from routelaws.accelerated.laws import Quantity, floored_intervals, profile_intervals
 
 # %%
 at = [sizes[name] for name in ("15M", "370M", "1.3B")]

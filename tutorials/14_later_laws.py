@@ -7,9 +7,10 @@
 #
 # **You need** Python, NumPy, lesson 1, and what a derivative is. Pictures need matplotlib.
 #
-# **Files** [`laws/hoffmann.py`](../reference/laws/hoffmann.py),
-# [`laws/fine_grained.py`](../reference/laws/fine_grained.py), [`laws/joint.py`](../reference/laws/joint.py),
-# [`laws/planning.py`](../reference/laws/planning.py).
+# **Files** [`laws/tokens/hoffmann.py`](../reference/laws/tokens/hoffmann.py),
+# [`laws/tokens/fine_grained.py`](../reference/laws/tokens/fine_grained.py),
+# [`laws/tokens/joint.py`](../reference/laws/tokens/joint.py),
+# [`laws/plans/planning.py`](../reference/laws/plans/planning.py).
 
 # %% [markdown]
 # ## 1. One budget, two ways to spend it
@@ -71,11 +72,11 @@ best = hoffmann.predict_hoffmann(N, D, dense)
 assert best < losses.min()
 
 # %% [markdown]
-# The reference does not use this formula. [`hoffmann_optimum`](../reference/laws/planning.py) tries a thousand sizes,
-# and then searches between the neighbours of the best size. So the formula and the search check each other.
+# The reference does not use this formula. [`hoffmann_optimum`](../reference/laws/plans/planning.py) tries a thousand
+# sizes, and then searches between the neighbours of the best size. So the formula and the search check each other.
 
 # %%
-from routelaws.reference.laws.planning import hoffmann_optimum
+from routelaws.reference.laws import hoffmann_optimum
 
 for budget in (1e19, 1e21, 1e23):
     found = hoffmann_optimum(budget, dense)
@@ -144,11 +145,11 @@ for i in range(len(G)):
 assert L.argmin() not in (0, len(G) - 1)
 
 # %% [markdown]
-# The reference tries every G with a thousand widths: [`fine_grained_optimum`](../reference/laws/planning.py). Here are
-# its results for three budgets, and its results when only G = 1 is allowed.
+# The reference tries every G with a thousand widths: [`fine_grained_optimum`](../reference/laws/plans/planning.py).
+# Here are its results for three budgets, and its results when only G = 1 is allowed.
 
 # %%
-from routelaws.reference.laws.planning import fine_grained_optimum
+from routelaws.reference.laws import fine_grained_optimum
 
 chosen = []
 for budget in (1e19, 1e21, 1e25):
@@ -222,7 +223,7 @@ assert powers[32][1] > powers[1][1] and powers[32][3] < powers[1][3]
 # dense model, and see more tokens. Are more experts always better?
 
 # %%
-from routelaws.reference.laws.planning import Budget, joint_optimum
+from routelaws.reference.laws import Budget, joint_optimum
 
 bests = [joint_optimum(Budget(flops=1e22), E, law) for E in powers]
 for best in bests:
@@ -269,10 +270,10 @@ assert bests[4].num_experts == E and bests[4].d_model > found.d_model
 
 # %% [markdown]
 # The memory limit makes the model narrower, so the budget pays for more tokens. Now try all numbers of experts, several
-# budgets, and the memories of three computers, with [`joint_optima`](../reference/laws/planning.py).
+# budgets, and the memories of three computers, with [`joint_optima`](../reference/laws/plans/planning.py).
 
 # %%
-from routelaws.reference.laws.planning import joint_optima
+from routelaws.reference.laws import joint_optima
 
 print("best E (how much worse the next is)     24 GB         80 GB        640 GB")
 table = {}
@@ -345,7 +346,7 @@ print(f"the loss differs by {worst:.4f} at most")
 # in section 1.
 
 # %%
-from routelaws.reference.laws.planning import printed_joint_optimum
+from routelaws.reference.laws import printed_joint_optimum
 
 C, E = 1e21, 8
 m, mu, n, nu = powers[E]

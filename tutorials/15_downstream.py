@@ -9,8 +9,8 @@
 # 7 need `pip install 'routelaws[laws]'`, and read tables that `routelaws` downloads once, or finds in the folder that
 # `ROUTELAWS_DATA` names. Without the tables, these sections are skipped.
 #
-# **Files** [`laws/downstream.py`](../reference/laws/downstream.py),
-# [`laws/two_stage.py`](../reference/laws/two_stage.py).
+# **Files** [`laws/tasks/downstream.py`](../reference/laws/tasks/downstream.py),
+# [`laws/tasks/two_stage.py`](../reference/laws/tasks/two_stage.py).
 
 # %% [markdown]
 # ## 1. What a guess is worth
@@ -49,10 +49,10 @@ assert len(scores) == choices ** (questions - known)
 # $$Q' = \frac{Q - Q_{rand}}{1 - Q_{rand}}$$
 #
 # So Q' is 0 for a model that only guesses, and 1 for a model that knows everything. The reference has it as
-# [`normalise`](../reference/laws/downstream.py).
+# [`normalise`](../reference/laws/tasks/downstream.py).
 
 # %%
-from routelaws.reference.laws.downstream import normalise
+from routelaws.reference.laws import normalise
 
 same((Q - guess_rate) / (1 - guess_rate), known / questions)
 same(normalise(Q, guess_rate), known / questions)
@@ -70,7 +70,7 @@ same(normalise(Q, guess_rate), known / questions)
 # the code sets. So each accuracy contains some chance, and we know the truth.
 
 # %%
-from routelaws.reference.laws.downstream import DirectCoefficients, predict_accuracy
+from routelaws.reference.laws import DirectCoefficients, predict_accuracy
 
 truth = DirectCoefficients(A=12000.0, alpha=0.2)
 C = 10 ** np.linspace(18, 22, 17)
@@ -107,7 +107,7 @@ print(f"ln A {log_A:.3f} (true {np.log(truth.A):.3f})")
 assert counts.sum() < small.sum()
 
 # %%
-from routelaws.reference.laws.downstream import fit_direct
+from routelaws.reference.laws import fit_direct
 
 direct = fit_direct(C[small], Q[small], guess_rate)
 predicted = predict_accuracy(direct.coefficients, C[large], guess_rate=guess_rate)
@@ -192,7 +192,7 @@ assert means[0.1] < means[0.05] < truth.alpha < means[0.0]
 # stages by hand, with a line.
 
 # %%
-from routelaws.reference.laws.two_stage import fit_two_stage, predict_two_stage
+from routelaws.reference.laws import fit_two_stage, predict_two_stage
 
 noise = np.random.default_rng(2).normal(0, 0.003, C.size)
 L = 4.0 * (C / 1e18) ** -0.0555 * np.exp(noise)
@@ -206,8 +206,9 @@ line = fit_two_stage(C[small], L[small], Q[small], "linear")
 same(predict_two_stage(line, C[large]), by_hand, "laws.two_stage.agree", scale=1)
 
 # %% [markdown]
-# [`fit_two_stage`](../reference/laws/two_stage.py) also has the logistic. It goes downhill from many starts, since a
-# logistic is not linear in its numbers. Stage 2 uses every row: rows at the guess rate show where the curve is flat.
+# [`fit_two_stage`](../reference/laws/tasks/two_stage.py) also has the logistic. It goes downhill from many starts,
+# since a logistic is not linear in its numbers. Stage 2 uses every row: rows at the guess rate show where the curve is
+# flat.
 
 
 # %%
@@ -256,7 +257,7 @@ assert rows[:, 2].max() > 5 * rows[:, 2].min()
 # %%
 from itertools import combinations
 
-from routelaws.reference.laws.downstream import pass_at_k
+from routelaws.reference.laws import pass_at_k
 
 n, c, k = 6, 2, 3
 samples = [True] * c + [False] * (n - c)
@@ -295,10 +296,10 @@ assert mean_of_short_cut < mean_of_sets
 # $$\ln(-\ln Q) = c + \alpha \ln C + \beta \ln k + \delta \ln C \ln k$$
 #
 # By the last term, more attempts can help larger models more, or less. From exact accuracies,
-# [`fit_repeated`](../reference/laws/downstream.py) recovers the numbers of the law.
+# [`fit_repeated`](../reference/laws/tasks/downstream.py) recovers the numbers of the law.
 
 # %%
-from routelaws.reference.laws.downstream import RepeatedCoefficients, fit_repeated
+from routelaws.reference.laws import RepeatedCoefficients, fit_repeated
 
 law = RepeatedCoefficients(c=9.0, alpha=-0.18, beta=0.9, delta=-0.025)
 three, tries = (1e19, 1e20, 1e21), (1.0, 4.0, 16.0)
@@ -566,8 +567,9 @@ if study:
 # 1. A quiz has two choices for each question, and a model is right in seven of ten. Another quiz has four choices, and
 #    the model is right in six of ten. In which quiz does it know more?
 # 2. In a quiz, one of twenty official answers is wrong, so even a perfect model fails there. Make such a table from the
-#    truth of section 2 without chance. Fit the direct law and [`fit_ceiling`](../reference/laws/downstream_sums.py)
-#    below the cut. Which is right above the cut, and what is the ceiling?
+#    truth of section 2 without chance. Fit the direct law and
+#    [`fit_ceiling`](../reference/laws/tasks/downstream_sums.py) below the cut. Which is right above the cut, and what
+#    is the ceiling?
 # 3. Take a run with ten times the compute of the cut, and one with a hundred times. How wide are the intervals for
-#    their accuracies? Use [`predict_interval`](../reference/laws/downstream.py) on the table of section 2.
+#    their accuracies? Use [`predict_interval`](../reference/laws/tasks/downstream.py) on the table of section 2.
 # 4. By the law of section 5, how many attempts at a tenth of the compute are worth one attempt at the full compute?

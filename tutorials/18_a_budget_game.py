@@ -7,7 +7,7 @@
 #
 # **You need** NumPy, and sections 1 to 3 of lesson 14. A game takes ten to twenty minutes, and needs no network.
 #
-# **Files** [`recipes.py`](../reference/recipes.py), [`laws/joint.py`](../reference/laws/joint.py).
+# **Files** [`recipes.py`](../reference/recipes.py), [`laws/tokens/joint.py`](../reference/laws/tokens/joint.py).
 
 # %% [markdown]
 # ## 1. A world with a hidden law

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range
 
 from ..laws.uncertainty import student_quantile
 from ..results.blocks import NOT_DETERMINED, Block, Table, count, counts_span, figure, span, two_digits, undetermined

@@ -9,7 +9,7 @@ import contextlib
 import numpy as np
 import pandas
 
-from routelaws.reference.laws.intervals import range_of
+from routelaws.reference.laws import range_of
 
 from ..laws.fitting import predict_curve
 from ..laws.uncertainty import Quantity, profile_intervals, student_quantile

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pandas
 
+from routelaws.reference.laws import range_of
 from routelaws.reference.laws.dense import DenseLine
-from routelaws.reference.laws.intervals import range_of
 
 from ..laws.fitting import LossCurve, predict_curve
 from ..laws.uncertainty import Quantity, profile_intervals

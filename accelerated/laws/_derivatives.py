@@ -7,9 +7,7 @@ import math
 
 import numpy as np
 
-from routelaws.reference.laws import floored, joint
-from routelaws.reference.laws.additive import AdditiveLaw
-from routelaws.reference.laws.hoffmann import KaplanCoefficients
+from routelaws.reference.laws import AdditiveLaw, KaplanCoefficients, floored, joint
 
 from . import _descent
 

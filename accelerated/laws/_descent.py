@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._descent import (
+from routelaws.reference.laws.numerics._descent import (
     ABSENT,
     FAINT,
     FAR,
@@ -32,7 +32,7 @@ from routelaws.reference.laws._descent import (
     Found,
     edges,
 )
-from routelaws.reference.laws._huber import check_delta, terms
+from routelaws.reference.laws.numerics._huber import check_delta, terms
 
 HELD = (60, 100)  # `STEPS` of a search with one value held
 HELD_WORTH = 1e-11  # its end: an error in the sum by this share moves the end of an interval by less than NARROW

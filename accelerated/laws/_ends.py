@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._allowed import PLACE
+from routelaws.reference.laws.numerics._allowed import PLACE
 
 from ._shapes import (
     CORNER,

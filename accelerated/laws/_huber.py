@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from routelaws.reference.laws._huber import terms
+from routelaws.reference.laws.numerics._huber import terms
 
 from . import _descent
 from ._shapes import EDGES, INTERIOR, RESOLUTION, START_AT_1, TIE, best_shapes, curve, grid, reduced, starts_from

@@ -10,10 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from routelaws.reference.laws import _levenberg as reference
 from routelaws.reference.laws import broken, two_stage
-from routelaws.reference.laws._huber import terms
-from routelaws.reference.laws._levenberg import (
+from routelaws.reference.laws.numerics import _levenberg as reference
+from routelaws.reference.laws.numerics._huber import terms
+from routelaws.reference.laws.numerics._levenberg import (
     _FIRST_DAMPING,
     _LAST_DAMPING,
     _LEAST_DAMPING,

@@ -11,6 +11,8 @@ import sys
 import types
 from collections.abc import Callable
 
+from routelaws.reference import laws
+
 SEARCHES = (
     "_smooth.fitted", "_smooth.intervals", "_levenberg.search", "fitting._fit_columns", "uncertainty.profile_intervals",
     "held_out.leave_one_group_out",
@@ -35,20 +37,21 @@ def fast(function: Callable) -> Callable:
 
     parameters = [each.replace(default=searches.get(each.name, each.default)) for each in signature.parameters.values()]
     searched.__signature__ = signature.replace(parameters=parameters)
-    searched.__module__ = function.__module__.replace(".reference.", ".accelerated.")
+    searched.__module__ = f"{__package__}.{function.__module__.rpartition('.')[2]}"
     return searched
 
 
 def share(module: str) -> None:
     """Give a module the names of the reference that it does not define. A module without a file is made."""
-    original = module.replace(".accelerated.", ".reference.")
+    file = module.rpartition(".")[2]
+    original = f"routelaws.reference.laws.{file}"
     twin = sys.modules.setdefault(module, types.ModuleType(module, f"The laws of `{original}`, with fast searches."))
 
     def get(name: str):
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(original), name)
+        value = getattr(getattr(laws, file), name)
         return fast(value) if inspect.isfunction(value) else value
 
     twin.__getattr__ = get
-    twin.__dir__ = lambda: sorted({*vars(twin), *vars(importlib.import_module(original))})
+    twin.__dir__ = lambda: sorted({*vars(twin), *vars(getattr(laws, file))})

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._projection import LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
-from routelaws.reference.laws._projection import _independent as independent
 from routelaws.reference.laws.fitting import _TIE as TIE
+from routelaws.reference.laws.numerics._projection import LEAST_CELLS, LEAST_EXPERT_COUNTS, RESOLUTION
+from routelaws.reference.laws.numerics._projection import _independent as independent
 
 LINEAR, CORNER, START_AT_1, UNBOUNDED, INTERIOR = range(5)  # pieces of the domain, from the smallest set to the largest
 EDGES = {START_AT_1: np.s_[-1:, 1:], UNBOUNDED: np.s_[:, :1], INTERIOR: np.s_[:, 1:]}

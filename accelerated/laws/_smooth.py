@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from routelaws.reference.laws import _smooth as reference
-from routelaws.reference.laws._descent import Form, Found, at_limits, signed, valley
-from routelaws.reference.laws._projection import INDEPENDENT
-from routelaws.reference.laws.uncertainty import student_quantile
+from routelaws.reference.laws import student_quantile
+from routelaws.reference.laws.numerics import _smooth as reference
+from routelaws.reference.laws.numerics._descent import Form, Found, at_limits, signed, valley
+from routelaws.reference.laws.numerics._projection import INDEPENDENT
 
 from . import _descent
 from ._derivatives import FAST, fast_additive

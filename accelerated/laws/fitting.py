@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws._huber import check_delta, terms
-from routelaws.reference.laws._projection import (
+from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
+from routelaws.reference.laws.numerics._huber import check_delta, terms
+from routelaws.reference.laws.numerics._projection import (
     INDEPENDENT,
     LEAST_CELLS,
     LEAST_EXPERT_COUNTS,
@@ -24,7 +25,6 @@ from routelaws.reference.laws._projection import (
     expert_curve,
     need_rows,
 )
-from routelaws.reference.laws.fitting import LossCurve, RoutedFit, Status
 from routelaws.reference.laws.routed import RoutedCoefficients
 from routelaws.reference.notation import check_finite
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from routelaws.reference.laws import Bootstrap, Jackknife
 from routelaws.reference.laws import resampling as reference
-from routelaws.reference.laws.resampling import Bootstrap, Jackknife
-from routelaws.reference.laws.uncertainty import Interval, Quantity, _extrapolated, student_quantile
+from routelaws.reference.laws.confidence.uncertainty import Interval, Quantity, _extrapolated, student_quantile
 
 from ..errors import InputError
 from ._searches import share

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from routelaws.reference.laws import Interval, Quantity, check_quantity, student_quantile
 from routelaws.reference.laws import uncertainty as reference
-from routelaws.reference.laws.uncertainty import Interval, Quantity, check_quantity, student_quantile
 
 from ._ends import extreme_ends, interval_ends
 from ._searches import share

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from routelaws.reference.laws.compute import fit_compute
-from routelaws.reference.laws.downstream import LEAST_GAIN
+from routelaws.reference.laws.tasks.downstream import LEAST_GAIN
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range
 
 from .blocks import verdict
 

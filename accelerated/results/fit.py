@@ -17,9 +17,17 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
-from routelaws.reference.laws.robust_intervals import METHODS, Errors, direction, factor, row_errors, stretched, tangent
-from routelaws.reference.laws.uncertainty import _check_level
+from routelaws.reference.laws import Range
+from routelaws.reference.laws.confidence.robust_intervals import (
+    METHODS,
+    Errors,
+    direction,
+    factor,
+    row_errors,
+    stretched,
+    tangent,
+)
+from routelaws.reference.laws.confidence.uncertainty import _check_level
 
 from ..errors import InputError
 from ..laws.catalogue import LAWS, Law

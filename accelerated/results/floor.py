@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range
 
 from ..laws.held_out import leave_one_group_out
 from .blocks import NOT_DETERMINED, Table, count, counts_span, figure, span, undetermined

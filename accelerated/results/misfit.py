@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.far_rows import far_rows
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range
+from routelaws.reference.laws.confidence.far_rows import far_rows
 
 from ..laws.catalogue import Law
 from ..tables.schema import called, run_names

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
-from routelaws.reference.laws.robust_intervals import METHODS
+from routelaws.reference.laws import Range
+from routelaws.reference.laws.confidence.robust_intervals import METHODS
 
 from ..errors import InputError
 from ..laws.catalogue import Law

@@ -53,7 +53,7 @@ from routelaws.accelerated.results.row_differences import (
 from routelaws.accelerated.results.runs import Runs, read
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.conformance.suite.strategies import released_file
-from routelaws.reference.laws.far_rows import far_rows
+from routelaws.reference.laws.confidence.far_rows import far_rows
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 
 from .small_tables import LAW, frame_of

@@ -15,8 +15,8 @@ from routelaws.accelerated.laws import downstream, leverage
 from routelaws.accelerated.results.accuracy_rows import leverage_of_runs
 from routelaws.accelerated.results.fit import _optimum_words
 from routelaws.accelerated.tables.selection import RouterRows
+from routelaws.reference.laws import Range
 from routelaws.reference.laws.compute import REGISTERED, RUNS
-from routelaws.reference.laws.intervals import Range
 
 from .small_tables import frame_of, pair
 

@@ -17,9 +17,15 @@ from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.report.figures.draw import FIGURES
 from routelaws.accelerated.results.planning import isoflop
 from routelaws.accelerated.results.runs import read
-from routelaws.reference.laws.hoffmann import HoffmannCoefficients
-from routelaws.reference.laws.isoflop import Minimum, MinimumDifference, isoflop_budgets, law_minimum, parabola
-from routelaws.reference.laws.planning import hoffmann_optimum
+from routelaws.reference.laws import (
+    HoffmannCoefficients,
+    Minimum,
+    MinimumDifference,
+    hoffmann_optimum,
+    isoflop_budgets,
+    law_minimum,
+    parabola,
+)
 
 LAW = HoffmannCoefficients(400.0, 0.34, 2000.0, 0.37, 1.8)
 BUDGETS = (1e18, 1e19, 1e20)

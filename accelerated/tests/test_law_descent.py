@@ -6,9 +6,9 @@ import pytest
 
 from routelaws.accelerated.laws import _descent, _smooth, fine_grained, hoffmann, joint
 from routelaws.accelerated.laws.catalogue import LAWS as RECORDS
-from routelaws.reference.laws import _descent as plain_descent
 from routelaws.reference.laws import additive
-from routelaws.reference.laws._huber import terms
+from routelaws.reference.laws.numerics import _descent as plain_descent
+from routelaws.reference.laws.numerics._huber import terms
 
 RANDOM = np.random.default_rng(3)
 RUNS = [RANDOM.uniform(1e7, 1e10, 20), RANDOM.uniform(1e9, 1e12, 20), RANDOM.integers(1, 65, 20).astype(float)]

@@ -7,7 +7,7 @@ import pytest
 
 from routelaws import accelerated, reference
 from routelaws.conformance.vectors.files import apply, own, read_vectors
-from routelaws.reference.laws.planning import Budget
+from routelaws.reference.laws import Budget
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
 from routelaws.reference.tests.strategies_laws import EXPERTS, LAW, SIZES
 

@@ -9,7 +9,8 @@ import pytest
 from routelaws.accelerated.laws import _ends, _shapes, fitting, uncertainty
 from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import central_difference
-from routelaws.reference.laws import _allowed, _projection, routed
+from routelaws.reference.laws import routed
+from routelaws.reference.laws.numerics import _allowed, _projection
 
 KINDS = [name for name in _allowed.PLACE if name not in ("E_start", "E_max")]
 SHAPES = {

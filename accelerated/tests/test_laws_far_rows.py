@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routelaws.reference.laws.catalogue import LAWS
-from routelaws.reference.laws.far_rows import bisquare, far_rows
+from routelaws.reference.laws.confidence.far_rows import bisquare, far_rows
 
 TEMPERATURE = """
     4.37 4.56 4.26 4.56 4.30 4.46 3.84 4.57 4.26 4.37 3.49 4.43 4.48 4.01 4.29 4.42 4.23 4.42 4.23 3.49 4.29 4.29 4.42

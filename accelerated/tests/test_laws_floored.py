@@ -10,6 +10,7 @@ from routelaws.accelerated.laws import _descent
 from routelaws.accelerated.laws import floored as accelerated
 from routelaws.accelerated.laws.catalogue import LAWS as RECORDS
 from routelaws.accelerated.laws.held_out import leave_one_group_out
+from routelaws.reference.laws import Quantity, student_quantile
 from routelaws.reference.laws import floored as reference
 from routelaws.reference.laws.catalogue import LAWS as REFERENCE_RECORDS
 from routelaws.reference.laws.floored import (
@@ -17,7 +18,6 @@ from routelaws.reference.laws.floored import (
     BoundedFloorCoefficients,
     SeparableFloorCoefficients,
 )
-from routelaws.reference.laws.uncertainty import Quantity, student_quantile
 from routelaws.reference.laws.utilisation import UtilisationFloorCoefficients, predict_utilisation_floor
 
 SIZES, EXPERTS = (v.ravel() for v in np.meshgrid([1e7, 5e7, 2e8, 1e9], [1.0, 2.0, 8.0, 32.0, 128.0]))

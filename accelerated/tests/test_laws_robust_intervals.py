@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from routelaws.reference.laws import HoffmannCoefficients, Range, predict_hoffmann, student_quantile
 from routelaws.reference.laws import robust_intervals as robust
 from routelaws.reference.laws.catalogue import LAWS, fitted
-from routelaws.reference.laws.hoffmann import HoffmannCoefficients, predict_hoffmann
-from routelaws.reference.laws.intervals import Range
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
-from routelaws.reference.laws.uncertainty import student_quantile
 
 SIZE, EXPERTS = (
     v.ravel() for v in np.meshgrid(np.logspace(7, 9.5, 6), [1.0, 2.0, 8.0, 32.0, 128.0, 512.0], indexing="ij")

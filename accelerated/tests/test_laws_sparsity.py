@@ -6,7 +6,7 @@ from routelaws.conformance.bounds import check
 from routelaws.conformance.compare import assert_close_bounded
 from routelaws.reference.laws import sparsity as reference
 from routelaws.reference.laws.catalogue import LAWS
-from routelaws.reference.laws.robust_intervals import METHODS, row_errors
+from routelaws.reference.laws.confidence.robust_intervals import METHODS, row_errors
 
 STUDENT_50 = 2.008559112100761
 """Two-sided 95 % quantile of Student's t with 50 degrees of freedom."""

@@ -31,8 +31,7 @@ from routelaws.accelerated.results.misfit import Bend, Misfit, Rise, SizeMiss
 from routelaws.accelerated.results.misfit import Test as FTest
 from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.training.window_losses import few_documents
-from routelaws.reference.laws.intervals import Range
-from routelaws.reference.laws.isoflop import Minimum, MinimumDifference
+from routelaws.reference.laws import Minimum, MinimumDifference, Range
 
 RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
 FRAMES = [name for name, rows in RESULTS.items() if isinstance(rows, list) and name not in ("laws", "isoflop")]

@@ -21,8 +21,8 @@ from routelaws.accelerated.results.floor import cutoff_cell
 from routelaws.accelerated.results.planning.next_run import _interval
 from routelaws.accelerated.results.plotting import plot_fit
 from routelaws.accelerated.results.rows import Rows
-from routelaws.reference.laws.intervals import Range
-from routelaws.reference.laws.smooth_intervals import words as verdict_words
+from routelaws.reference.laws import Range
+from routelaws.reference.laws import words as verdict_words
 
 from .small_tables import LAW
 

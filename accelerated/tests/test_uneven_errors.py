@@ -16,7 +16,7 @@ from routelaws.accelerated.findings.runs import means, seed_scatter
 from routelaws.accelerated.findings.slopes import line
 from routelaws.accelerated.results.misfit import bend_in_size, beyond_seeds, by_size
 from routelaws.accelerated.training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
-from routelaws.reference.laws.isoflop import parabola
+from routelaws.reference.laws import parabola
 
 from .small_tables import run
 

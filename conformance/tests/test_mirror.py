@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -27,10 +28,15 @@ def sources(room: str, tests: bool = False) -> list[str]:
     return sorted(path.as_posix() for path in paths if tests == (path.parts[0] == "tests") or room == "conformance")
 
 
+def flat(path: str) -> str:
+    """Return the path of a file as if `laws` had no folders: so users import it, and so the twins are ordered."""
+    return re.sub(r"^laws/\w+/", "laws/", path)
+
+
 @functools.cache
 def parse(room: str, path: str) -> ast.Module:
-    """Return the tree of a file, which callers must not change."""
-    return ast.parse((ROOMS[room] / path).read_text(encoding="utf-8"))
+    """Return the tree of a file or of its twin, which callers must not change."""
+    return ast.parse((ROOMS[room] / (flat(path) if room == "accelerated" else path)).read_text(encoding="utf-8"))
 
 
 def imports(tree: ast.Module) -> set[str]:
@@ -126,7 +132,7 @@ def class_differences(name: str, ours: ast.ClassDef, theirs: ast.ClassDef) -> li
 
 
 MODULES = [path for path in sources("reference") if not Path(path).name.startswith("_") and path != "errors.py"]
-MIRRORED = [path for path in MODULES if (ROOMS["accelerated"] / path).is_file()]
+MIRRORED = [path for path in MODULES if (ROOMS["accelerated"] / flat(path)).is_file()]
 
 
 def test_mirror():
@@ -136,7 +142,9 @@ def test_mirror():
 
 def find(room: str, path: str):
     """Return a module of a room by its file, as a user names it: by attributes of the room."""
-    return functools.reduce(getattr, Path(path).with_suffix("").parts, importlib.import_module(f"routelaws.{room}"))
+    return functools.reduce(
+        getattr, Path(flat(path)).with_suffix("").parts, importlib.import_module(f"routelaws.{room}")
+    )
 
 
 def same(ours, theirs) -> bool:
@@ -178,7 +186,7 @@ def slow_calls(function, seen: set) -> list[str]:
 def twin_of(function) -> str | None:
     if not inspect.isfunction(function) or not function.__module__.startswith("routelaws.reference.laws."):
         return None
-    file = function.__module__.removeprefix("routelaws.reference.laws.")
+    file = function.__module__.rpartition(".")[2]
     if file.startswith("_"):
         return None
     twin = getattr(getattr(accelerated.laws, file), function.__name__, function)
@@ -197,19 +205,27 @@ def test_what_is_taken_from_the_reference_calls_nothing_that_has_a_twin(name):
 
 
 def imported(tree: ast.Module) -> list[tuple[str, str]]:
-    return [
-        (node.module.removeprefix("routelaws.reference").lstrip("."), alias.name)
+    """Return (path of the module, name) of each import from the reference; a folder stands for the module it takes."""
+    homes = {
+        (folder, name): f"{folder}/{module}"
+        for folder in ("laws", "routers")
+        for module, names in getattr(reference, folder)._NAMES.items()
+        for name in names
+    }
+    found = [
+        (node.module.removeprefix("routelaws.reference").lstrip(".").replace(".", "/"), alias.name)
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("routelaws.reference")
         for alias in node.names
     ]
+    return [(homes.get(pair, flat(pair[0])), pair[1]) for pair in found]
 
 
 def test_what_has_a_twin_is_not_taken_from_the_reference():
     """Otherwise a command is slow, or a twin is compared with itself."""
     for path in sources("accelerated"):
         for module, name in imported(parse("accelerated", path)):
-            twin = f"{module.replace('.', '/')}.py"
+            twin = f"{module}.py"
             taken = (ROOMS["accelerated"] / twin).is_file() and name in public_names(parse("accelerated", twin))
             assert not taken, f"accelerated/{path} takes {module}.{name} from the reference; it has a twin"
 
@@ -310,7 +326,7 @@ def test_examples_of_the_reference():
         "experts",
         "laws.fitting",
         "laws.routed",
-        "laws.uncertainty",
+        "laws.confidence.uncertainty",
         "routers.base",
         "routers.expert_choice",
         "routers.hash_layer",
@@ -325,9 +341,9 @@ def test_examples_of_the_reference():
 @pytest.mark.parametrize("room", ["reference", "accelerated"])
 def test_a_name_of_one_file_alone_is_found_in_the_folder(room, folder):
     package = importlib.import_module(f"routelaws.{room}.{folder}")
-    homes = {}
+    homes, paths = {}, {Path(path).stem: path for path in sources("reference") if path.startswith(f"{folder}/")}
     for name in package._MODULES:
-        for public, node in public_names(parse("reference", f"{folder}/{name}.py")).items():
+        for public, node in public_names(parse("reference", paths[name])).items():
             if isinstance(node, ast.FunctionDef | ast.ClassDef) or public == "LAWS":
                 homes.setdefault(public, []).append(name)
     listed = {public: module for module, names in package._NAMES.items() for public in names}

@@ -23,6 +23,7 @@ import json
 import math
 import operator
 import pathlib
+import re
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -62,8 +63,8 @@ def encode(value) -> Any:
     """
     if hasattr(value, "_fields") or dataclasses.is_dataclass(value):
         fields = value._asdict() if hasattr(value, "_fields") else vars(value)
-        kind = f"{type(value).__module__.partition('reference.')[2]}.{type(value).__name__}"
-        return {"class": kind} | {name: encode(child) for name, child in fields.items()}
+        module = re.sub(r"^laws\.\w+\.", "laws.", type(value).__module__.partition("reference.")[2])  # without a folder
+        return {"class": f"{module}.{type(value).__name__}"} | {name: encode(child) for name, child in fields.items()}
     if isinstance(value, dict):
         return {name: encode(child) for name, child in value.items()}
     if isinstance(value, (list, tuple)):

@@ -27,14 +27,14 @@ from routelaws.conformance.vectors.law_cases import (
     TWO_STAGES,
     WIDE,
 )
-from routelaws.reference.laws.accuracy import (
+from routelaws.reference.laws import (
+    Budget,
     StagesLinearCoefficients,
     StagesLogisticCoefficients,
     StagesRatioCoefficients,
 )
 from routelaws.reference.laws.dense import DenseCoefficients, DenseLine
 from routelaws.reference.laws.fitting import LossCurve
-from routelaws.reference.laws.planning import Budget
 from routelaws.reference.laws.utilisation import UtilisationCurve
 
 SIZES, EXPERTS, LOSS = np.array([2.0**24, 2.0**27, 2.0**34]), np.array([1.0, 16.0, 4096.0]), np.array([2.25, 2.0, 1.5])

@@ -7,23 +7,27 @@ import numpy as np
 
 from routelaws.conformance.vectors.checks import DOUBLE, Answer, call, close, entry, equal, law_entry
 from routelaws.conformance.vectors.files import PRECISIONS
-from routelaws.reference.laws.broken import BrokenCoefficients
-from routelaws.reference.laws.compute import ComputeCoefficients
-from routelaws.reference.laws.dense import DenseCoefficients
-from routelaws.reference.laws.downstream import (
+from routelaws.reference.laws import (
+    BrokenCoefficients,
     CeilingCoefficients,
     DirectCoefficients,
+    FineGrainedCoefficients,
+    HoffmannCoefficients,
+    JointCoefficients,
+    KaplanCoefficients,
+    LinearCoefficients,
+    LogisticCoefficients,
+    LossCoefficients,
     RatioCoefficients,
     RepeatedCoefficients,
+    SparsityCoefficients,
+    TwoStageFit,
 )
-from routelaws.reference.laws.fine_grained import FineGrainedCoefficients
-from routelaws.reference.laws.hoffmann import HoffmannCoefficients, KaplanCoefficients
-from routelaws.reference.laws.joint import JointCoefficients
+from routelaws.reference.laws.compute import ComputeCoefficients
+from routelaws.reference.laws.dense import DenseCoefficients
 from routelaws.reference.laws.leverage import LeverageCoefficients
 from routelaws.reference.laws.log_linear import BilinearCoefficients, PerSizeCoefficients, SeparableCoefficients
 from routelaws.reference.laws.routed import RoutedCoefficients
-from routelaws.reference.laws.sparsity import SparsityCoefficients
-from routelaws.reference.laws.two_stage import LinearCoefficients, LogisticCoefficients, LossCoefficients, TwoStageFit
 from routelaws.reference.laws.utilisation import UtilisationCoefficients
 
 BY_FORMULA = "the formula of the paper, written out a second time"

@@ -39,6 +39,11 @@ def modules(root: Path = ROOT) -> tuple[list[str], list[str]]:
     return sorted(twins), sorted(names)
 
 
+def twin_of(name: str) -> str:
+    """Return the name of a module's twin: the laws of `accelerated` are in one folder."""
+    return re.sub(r"^laws\.\w+\.", "laws.", name)
+
+
 def public(module: griffe.Module | None) -> dict[str, griffe.Object]:
     """Return the public members of a module that have docstrings, in file order."""
     if module is None:
@@ -232,19 +237,19 @@ def api(root: Path = ROOT) -> tuple[dict[str, str], set[str]]:
     """Return {name of a page: Markdown} of the whole API reference, and the files that the pages describe."""
     packages, (both, alone) = load(root), modules(root)
     rooms = {"The reference": "reference", "The fast twin": "accelerated"}
-    fast = [name for name in both if (root / "accelerated" / f"{name.replace('.', '/')}.py").is_file()]
+    fast = [name for name in both if (root / "accelerated" / f"{twin_of(name).replace('.', '/')}.py").is_file()]
     for name in fast:
-        join_docstrings(packages["accelerated"][name], packages["reference"][name])
+        join_docstrings(packages["accelerated"][twin_of(name)], packages["reference"][name])
     known = {
         "The reference": homes(packages, [f"reference.{name}" for name in both]),
-        "The fast twin": homes(packages, [f"accelerated.{name}" for name in fast]),
+        "The fast twin": homes(packages, [f"accelerated.{twin_of(name)}" for name in fast]),
     }
     known["Module"] = known["The fast twin"] | homes(packages, alone)
     texts, files, tables = {}, set(), {"Twins": [], "The fast side and the suite": []}
     for name in (*both, *alone):
         package, _, rest = name.partition(".")
         here = [room for room in rooms if name in (fast if rooms[room] == "accelerated" else both)]
-        twins = {room: packages[rooms[room]][name] for room in here}
+        twins = {room: packages[rooms[room]][twin_of(name) if room == "The fast twin" else name] for room in here}
         sides = twins or {"Module": packages[package][rest]}
         where = f"api/{name.replace('.', '/')}"
         texts[where] = page(name, sides, known)

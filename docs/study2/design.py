@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from routelaws.accelerated.laws.catalogue import LAWS
-from routelaws.reference.laws.additive import Published
-from routelaws.reference.laws.joint import JointCoefficients, at_experts
+from routelaws.reference.laws import JointCoefficients, Published, at_experts
 
 JOINT, ROUTERS, BLOCKS, VOCABULARY, BATCH = LAWS["joint"], 3, 4, 2048, 1024
 

@@ -1,6 +1,7 @@
 """The laws of loss, accuracy and leverage: fits, intervals and planning.
 
-A name that only one file defines can be imported from here, too: `from routelaws.reference.laws import fit_routed`.
+Import a module, or a name that only one file defines, without its folder: `from routelaws.reference.laws import
+fit_hoffmann`.
 """
 
 from .._lazy import lazy
@@ -95,5 +96,14 @@ _NAMES = {
         "teraflops_for_loss", "utilisation_floor_predictions", "utilisation_floor_ranges",
     ),
 }  # fmt: skip
+_FOLDERS = {
+    "confidence": (
+        "bounded_intervals", "far_rows", "intervals", "linear_intervals", "resampling", "robust_intervals",
+        "smooth_intervals", "uncertainty",
+    ),
+    "plans": ("choosing", "isoflop", "next_run", "planning"),
+    "tasks": ("accuracy", "broken", "downstream", "downstream_sums", "two_stage"),
+    "tokens": ("additive", "fine_grained", "hoffmann", "joint", "sparsity"),
+}  # fmt: skip
 _MODULES = tuple(_NAMES)
-__all__, __getattr__, __dir__ = lazy(__name__, _MODULES, _NAMES)
+__all__, __getattr__, __dir__ = lazy(__name__, _MODULES, _NAMES, folders=_FOLDERS)

@@ -85,29 +85,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from . import (
-    accuracy,
-    bounded_intervals,
-    broken,
-    compute,
-    dense,
-    downstream,
-    downstream_sums,
-    fine_grained,
-    fitting,
-    floored,
-    hoffmann,
-    joint,
-    leverage,
-    linear_intervals,
-    log_linear,
-    routed,
-    smooth_intervals,
-    sparsity,
-    utilisation,
-)
-from .additive import Published
-from .intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
+from . import compute, dense, fitting, floored, leverage, log_linear, routed, utilisation
+from .confidence import bounded_intervals, linear_intervals, smooth_intervals
+from .confidence.intervals import Predicted, Range, jackknife_intervals, jackknife_prediction
+from .tasks import accuracy, broken, downstream, downstream_sums
+from .tokens import fine_grained, hoffmann, joint, sparsity
+from .tokens.additive import Published
 
 Axes = Literal["experts", "compute", "dense", "every", "one E", "one kind"]
 """The rows for a law: a grid in N and E, rows with F and B, dense rows, all rows, rows of one E, rows of one router."""

@@ -29,9 +29,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._projection import check_lengths, check_range, plural
-from .intervals import Predicted, Range, _both_intervals
-from .uncertainty import student_quantile
+from .confidence.intervals import Predicted, Range, _both_intervals
+from .confidence.uncertainty import student_quantile
+from .numerics._projection import check_lengths, check_range, plural
 
 Status = Literal["interior", "loss does not fall with compute"]
 

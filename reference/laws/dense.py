@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import CRITERION, check_columns
-from ._projection import INDEPENDENT, RESOLUTION, check_range, need_rows
+from .numerics._columns import CRITERION, check_columns
+from .numerics._projection import INDEPENDENT, RESOLUTION, check_range, need_rows
 
 Status = Literal["interior", "loss does not fall with size"]
 

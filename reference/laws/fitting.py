@@ -40,8 +40,18 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import _huber
-from ._projection import RESOLUTION, Logs, check_range, check_rows, columns, expert_curve, minimise, residual_sum, shape
+from .numerics import _huber
+from .numerics._projection import (
+    RESOLUTION,
+    Logs,
+    check_range,
+    check_rows,
+    columns,
+    expert_curve,
+    minimise,
+    residual_sum,
+    shape,
+)
 from .routed import RoutedCoefficients
 
 Status = Literal["interior", "E_start at 1", "E_max unbounded", "E_start at 1, E_max unbounded", "linear limit"]

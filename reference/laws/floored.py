@@ -42,14 +42,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from . import _smooth
-from ._columns import bilinear, crossing, effective, log_sum, worth
-from ._descent import ABSENT, STEEP, Form, signed
-from ._projection import LEAST_EXPERT_COUNTS, check_range
-from .additive import AdditiveFit, AdditiveInterval
-from .intervals import Range, range_of
-from .smooth_intervals import smooth_ranges
-from .uncertainty import Interval, Quantity, _extrapolated
+from .confidence.intervals import Range, range_of
+from .confidence.smooth_intervals import smooth_ranges
+from .confidence.uncertainty import Interval, Quantity, _extrapolated
+from .numerics import _smooth
+from .numerics._columns import bilinear, crossing, effective, log_sum, worth
+from .numerics._descent import ABSENT, STEEP, Form, signed
+from .numerics._projection import LEAST_EXPERT_COUNTS, check_range
+from .tokens.additive import AdditiveFit, AdditiveInterval
 
 _COLUMNS = ("dense_parameters", "num_experts")
 _LN_10 = math.log(10)

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._projection import check_range
 from .catalogue import Law
+from .numerics._projection import check_range
 
 
 class HeldOut(NamedTuple):

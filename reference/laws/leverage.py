@@ -34,11 +34,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import effective, least_squares
-from ._projection import check_lengths, check_range, independent, need_rows
-from .intervals import Predicted, Range, _both_intervals
-from .smooth_intervals import _student_ranges
-from .uncertainty import student_quantile
+from .confidence.intervals import Predicted, Range, _both_intervals
+from .confidence.smooth_intervals import _student_ranges
+from .confidence.uncertainty import student_quantile
+from .numerics._columns import effective, least_squares
+from .numerics._projection import check_lengths, check_range, independent, need_rows
 
 Counting = Literal["definition", "routed", "mixed"]
 Status = Literal["interior", "A_start at its lower end", "A_start at its upper end"]

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import CRITERION, check_columns, crossing, least_squares, reach, worth
-from ._projection import INDEPENDENT, check_range, independent, need_rows
+from .numerics._columns import CRITERION, check_columns, crossing, least_squares, reach, worth
+from .numerics._projection import INDEPENDENT, check_range, independent, need_rows
 
 
 class PerSizeCoefficients(NamedTuple):

@@ -32,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ._columns import bilinear, crossing, effective, reach, worth
-from ._projection import check_range
+from .numerics._columns import bilinear, crossing, effective, reach, worth
+from .numerics._projection import check_range
 
 
 class RoutedCoefficients(NamedTuple):

@@ -42,12 +42,12 @@ import numpy as np
 from ..accounting import TABLE_SEQUENCE_LENGTH, TABLE_TOKENS_PER_STEP
 from ..errors import InputError
 from . import fitting, floored
-from ._columns import bilinear, check_columns, effective, reach, worth
-from ._projection import Words, check_range
-from .additive import AdditiveFit
+from .confidence.intervals import Predicted, Range
+from .confidence.smooth_intervals import smooth_predictions
 from .fitting import LossCurve, RoutedFit, predict_curve
-from .intervals import Predicted, Range
-from .smooth_intervals import smooth_predictions
+from .numerics._columns import bilinear, check_columns, effective, reach, worth
+from .numerics._projection import Words, check_range
+from .tokens.additive import AdditiveFit
 
 Status = Literal[
     "interior", "B_start at its floor", "B_max unbounded", "B_start at its floor, B_max unbounded", "linear limit"

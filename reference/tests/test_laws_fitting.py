@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from routelaws.conformance.bounds import check
-from routelaws.reference.laws import _huber, _projection, routed
 from routelaws.reference.laws import fitting as reference
+from routelaws.reference.laws import routed
+from routelaws.reference.laws.numerics import _huber, _projection
 from routelaws.reference.tests.strategies_laws import EXPERTS, SIZES, Runs, exact_tables, noisy_tables
 
 

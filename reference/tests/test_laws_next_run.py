@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.bounds import check
 from routelaws.reference import laws
-from routelaws.reference.laws.intervals import Range
-from routelaws.reference.laws.next_run import Asked
+from routelaws.reference.laws import Asked, Range
 
 SIZE, EXPERTS = (v.ravel() for v in np.meshgrid([3e7, 1e8, 4e8], [1.0, 4.0, 16.0, 64.0]))
 CANDIDATES = [(n, e) for n in (1e7, 1e8, 2e9) for e in (1.0, 8.0, 256.0)]

@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lesson import fitted_runs
 from routelaws.reference.accounting import SIZES
-from routelaws.reference.laws.fitting import fit_routed
-from routelaws.reference.laws.floored import (
+from routelaws.reference.laws import (
     BoundedFloorCoefficients,
     fit_floored,
+    fit_routed,
     floored_cutoff,
     predict_floored,
 )

@@ -9,9 +9,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lesson import needs
 from routelaws.reference.accounting import SIZES
-from routelaws.reference.laws.floored import BoundedFloorCoefficients, predict_floored
+from routelaws.reference.laws import (
+    BoundedFloorCoefficients,
+    Quantity,
+    predict_floored,
+    student_quantile,
+)
 from routelaws.reference.laws.routed import RoutedCoefficients, predict_loss
-from routelaws.reference.laws.uncertainty import Quantity, student_quantile
 
 # 1. It is narrower, so it contains the truth less often than it claims. Student's
 # quantile is larger than 2 because the scatter itself is estimated, from five numbers
@@ -27,7 +31,7 @@ for q in (2.0, student_quantile(0.95, 4)):
 assert kept[0] < 0.91 < kept[1]
 
 needs()
-from routelaws.accelerated.laws.uncertainty import profile_intervals
+from routelaws.accelerated.laws import profile_intervals
 
 four = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104}
 truth = RoutedCoefficients(**four, E_start=1.847, E_max=314.478)

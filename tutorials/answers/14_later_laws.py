@@ -2,8 +2,14 @@
 
 import numpy as np
 
-from routelaws.reference.laws import fine_grained, hoffmann, joint
-from routelaws.reference.laws.planning import Budget, hoffmann_optimum, joint_optimum
+from routelaws.reference.laws import (
+    Budget,
+    fine_grained,
+    hoffmann,
+    hoffmann_optimum,
+    joint,
+    joint_optimum,
+)
 
 refit = hoffmann.PUBLISHED["besiroglu"].coefficients
 printed = hoffmann.PUBLISHED["hoffmann"].coefficients

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from routelaws.reference.laws.downstream import (
+from routelaws.reference.laws import fit_ceiling
+from routelaws.reference.laws.tasks.downstream import (
     CeilingCoefficients,
     DirectCoefficients,
     RepeatedCoefficients,
@@ -11,7 +12,6 @@ from routelaws.reference.laws.downstream import (
     predict_accuracy,
     predict_interval,
 )
-from routelaws.reference.laws.downstream_sums import fit_ceiling
 
 truth, guess_rate, asked = DirectCoefficients(A=12000.0, alpha=0.2), 0.25, 2000
 C = 10 ** np.linspace(18, 22, 17)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.isoflop import (
+from routelaws.reference.laws import (
     Minimum,
     MinimumDifference,
     isoflop_budgets,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.next_run import ON_LOG_SCALE, Asked, NextRun, interval_of, next_runs
+from routelaws.reference.laws.plans.next_run import ON_LOG_SCALE, Asked, NextRun, interval_of, next_runs
 
 from ..blocks import NOT_DETERMINED, Block, Table, count, exponent, figure, percent, shown_as, undetermined
 from ..encoding import plain

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range
 
 from ...laws.choosing import SIZES_TRIED, Choice, best_choice, costs, resampled_losses
 from ...laws.planning import Budget

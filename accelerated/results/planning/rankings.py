@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routelaws.reference.laws.intervals import Range
+from routelaws.reference.laws import Range
 
 from ...errors import InputError
 from ...laws.catalogue import Law

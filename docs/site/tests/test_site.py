@@ -208,6 +208,9 @@ def test_the_site_is_built_and_sound(tmp_path):
     assert "sinkhorn_plan" in (out / "searchindex.js").read_text()
     assert (out / "api/accounting.html").read_text().count("The size and cost of a model: N, P") == 1  # no twin
     assert "also holds here" in (out / "api/routed_block.html").read_text()
+    interval = (out / "api/laws/confidence/uncertainty.html").read_text()  # only the reference has the folder
+    homes = "reference.laws.confidence.uncertainty", "accelerated.laws.uncertainty"
+    assert all(f'id="routelaws.{home}.profile_intervals"' in interval for home in homes)
     letters = (out / "api/laws/routed.html").read_text().split("where  L  loss")[1].split("</pre>")[0]
     assert "\n       N  dense" in letters and "\n       E  experts" in letters
     table = (out / "api/accelerated/tables/table.html").read_text()

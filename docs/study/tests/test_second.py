@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.training.sweeps.sweep import Part, runs_of_part, saving
-from routelaws.reference.laws.joint import JointCoefficients, predict_joint
+from routelaws.reference.laws import JointCoefficients, predict_joint
 
 SECOND = Path(__file__).resolve().parents[2] / "study2"
 sys.path.insert(0, str(SECOND))

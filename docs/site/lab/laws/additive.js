@@ -1,4 +1,5 @@
-// The laws with a term for size and a term for tokens; reference/laws/hoffmann.py, fine_grained.py, joint.py, sparsity.py.
+// The laws with a term for size and a term for tokens: hoffmann.py, fine_grained.py, joint.py and sparsity.py of
+// reference/laws/tokens.
 
 import { effectiveExperts } from "./routed.js";
 

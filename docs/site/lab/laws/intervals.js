@@ -1,4 +1,4 @@
-// Intervals by leaving out one group at a time: the jackknife. reference/laws/intervals.py explains it.
+// Intervals by leaving out one group at a time: the jackknife. reference/laws/confidence/intervals.py explains it.
 
 /** Return the integral of cos^n from 0 to an angle, by the recursion in n. */
 function cosinePower(n, angle) {

@@ -1,4 +1,4 @@
-// The best model for a budget, by one law at a time: brute force. reference/laws/planning.py explains it.
+// The best model for a budget, by one law at a time: brute force. reference/laws/plans/planning.py explains it.
 //
 // A budget is {flops, memory, inference_tokens, cached_tokens, bytes_per_number}. A family is a function of one number,
 // the width or the size of a model, that returns {active, total, tokens, memory, loss} with all tokens that the budget

@@ -1,5 +1,5 @@
 // The least value of a function on a line and on a rectangle: a scan, and its low points narrowed by golden section.
-// reference/laws/_projection.py explains why.
+// reference/laws/numerics/_projection.py explains why.
 
 const CANDIDATES = 3; // low points of a scan that are narrowed down
 const GOLDEN = (Math.sqrt(5) - 1) / 2;

@@ -68,7 +68,7 @@ def range_of(interval: Interval) -> Range:
     """Return a profile-likelihood interval as a Range, with its verdict.
 
     Example:
-        >>> from routelaws.reference.laws.uncertainty import Quantity
+        >>> from routelaws.reference.laws import Quantity
         >>> range_of(Interval(Quantity("slope", N=1e9), -0.03, -0.04, -0.02, 0.95, False))
         Range(name='slope', at=1000000000.0, value=-0.03, low=-0.04, high=-0.02, words='soft')
     """

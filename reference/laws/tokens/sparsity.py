@@ -27,13 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from . import _smooth, additive
-from ._descent import Form
-from ._projection import check_lengths, check_range, plural
+from ...errors import InputError
+from ..confidence.intervals import Predicted, Range
+from ..confidence.smooth_intervals import smooth_predictions, smooth_ranges
+from ..numerics import _smooth
+from ..numerics._descent import Form
+from ..numerics._projection import check_lengths, check_range, plural
+from . import additive
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw
-from .intervals import Predicted, Range
-from .smooth_intervals import smooth_predictions, smooth_ranges
 
 ATTESTED = "two secondary copies that agree; the source itself was not available"
 FLOPS_PER_PARAMETER = 6.0  # training FLOPs per active parameter and token

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ._projection import check_range
+from ...errors import InputError
+from ..numerics._projection import check_range
 
 WINDOW = 1.25
 """The largest allowed ratio between the FLOPs of two runs of one budget. Our choice."""

@@ -29,11 +29,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..errors import InputError
-from ._allowed import Solved, cutoff_ends, linear_ends, ratio_ends
-from .dense import DenseFit
+from ...errors import InputError
+from ..dense import DenseFit
+from ..log_linear import LogLinearFit, cutoff
+from ..numerics._allowed import Solved, cutoff_ends, linear_ends, ratio_ends
 from .intervals import Predicted, Range
-from .log_linear import LogLinearFit, cutoff
 from .uncertainty import student_quantile
 
 

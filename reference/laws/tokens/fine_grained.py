@@ -31,8 +31,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import _smooth, additive
-from ._projection import check_range
+from ..numerics import _smooth
+from ..numerics._projection import check_range
+from . import additive
 from .additive import AdditiveFit, AdditiveInterval, AdditiveLaw, Published
 from .hoffmann import HoffmannCoefficients
 

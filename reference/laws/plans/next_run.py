@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ...errors import InputError
 
 ON_LOG_SCALE = ("N_cutoff", "F_cutoff", "E_start", "E_max", "B_start", "B_max", "N_c")
 """Numbers whose width is in log10, because their errors are relative: sizes and numbers of experts."""

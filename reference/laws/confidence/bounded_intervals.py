@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import InputError
-from ._projection import expert_curve
-from .fitting import RoutedFit
+from ...errors import InputError
+from ..fitting import RoutedFit
+from ..numerics._projection import expert_curve
+from ..routed import cutoff
+from ..utilisation import UtilisationCurve, UtilisationFit
 from .intervals import Predicted, Range, range_of
-from .routed import cutoff
 from .uncertainty import Quantity, profile_intervals
-from .utilisation import UtilisationCurve, UtilisationFit
 
 _OWN_NAMES = {
     "a": "a", "b": "b", "c": "c", "d": "d", "E_start": "B_start", "E_max": "B_max", "N_cutoff": "F_cutoff"

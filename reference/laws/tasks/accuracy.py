@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import _levenberg, broken, downstream, two_stage
+from ..confidence.intervals import Predicted, Range, _both_intervals
+from ..confidence.smooth_intervals import _student_ranges
+from ..confidence.uncertainty import student_quantile
+from ..numerics import _levenberg
+from . import broken, downstream, two_stage
 from .downstream import AccuracyFit
-from .intervals import Predicted, Range, _both_intervals
-from .smooth_intervals import _student_ranges
-from .uncertainty import student_quantile
 
 _FACTORS = ("A", "B", "E")  # the covariance uses their logarithms
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from . import _levenberg
-from ._columns import check_accuracy
-from ._huber import check_delta
-from ._projection import check_lengths, check_range, plural
+from ...errors import InputError
+from ..numerics import _levenberg
+from ..numerics._columns import check_accuracy
+from ..numerics._huber import check_delta
+from ..numerics._projection import check_lengths, check_range, plural
 
 LEAST_SQUARES = "half the sum of squared differences of accuracies"
 HUBER = "sum of Huber terms of accuracies, delta"

@@ -45,10 +45,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..notation import check_finite
-from ._projection import check_rows, expert_curve
-from .fitting import RoutedFit, fit_routed
+from ...errors import InputError
+from ...notation import check_finite
+from ..fitting import RoutedFit, fit_routed
+from ..numerics._projection import check_rows, expert_curve
 from .intervals import jackknife_ends
 from .uncertainty import Interval, Quantity, _check_level, _extrapolated, check_quantity
 

@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from . import fine_grained, hoffmann, joint
-from ._projection import check_range
-from .fine_grained import FineGrainedCoefficients
-from .hoffmann import HoffmannCoefficients
-from .joint import VOCABULARY, JointCoefficients
+from ...errors import InputError
+from ..numerics._projection import check_range
+from ..tokens import fine_grained, hoffmann, joint
+from ..tokens.fine_grained import FineGrainedCoefficients
+from ..tokens.hoffmann import HoffmannCoefficients
+from ..tokens.joint import VOCABULARY, JointCoefficients
 
 GRANULARITIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """The G that `fine_grained_optimum` tries, as in the paper."""

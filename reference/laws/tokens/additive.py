@@ -37,10 +37,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import _smooth
-from ._columns import log_sum
-from ._descent import Form
-from ._projection import check_range
+from ..numerics import _smooth
+from ..numerics._columns import log_sum
+from ..numerics._descent import Form
+from ..numerics._projection import check_range
 
 
 class AdditiveLaw(NamedTuple):

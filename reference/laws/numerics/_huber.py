@@ -32,7 +32,7 @@ import math
 
 import numpy as np
 
-from ..errors import InputError
+from ...errors import InputError
 from ._projection import Logs, columns
 
 ROUNDS = 200  # most Newton steps; typically 5 to 25 are taken

@@ -43,11 +43,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from . import _smooth
-from ._columns import effective, log_sum
-from ._descent import ABSENT, Form
-from ._projection import check_range
+from ...errors import InputError
+from ..numerics import _smooth
+from ..numerics._columns import effective, log_sum
+from ..numerics._descent import ABSENT, Form
+from ..numerics._projection import check_range
 from .additive import AdditiveFit, AdditiveInterval, Published
 
 _COLUMNS = ("active_parameters", "tokens", "num_experts")

@@ -10,12 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import InputError
+from ...errors import InputError
+from ..confidence.uncertainty import student_quantile
 from . import _descent, _profile
 from ._columns import check_columns
 from ._descent import Form
 from ._projection import check_range, independent, need_rows
-from .uncertainty import student_quantile
 
 
 def check_table(name: str, columns: dict, loss: np.ndarray, coefficients: int) -> tuple[tuple, np.ndarray]:

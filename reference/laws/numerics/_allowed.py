@@ -38,8 +38,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..fitting import _FACES, RoutedFit
 from ._projection import Logs, columns, expert_curve, minimise, shape
-from .fitting import _FACES, RoutedFit
 
 PLACE = {
     "a": (), "b": (), "c": (), "d": (), "E_start": (), "E_max": (), "N_cutoff": (), "slope": ("N",),

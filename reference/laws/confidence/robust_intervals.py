@@ -42,8 +42,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from .additive import Published
+from ...errors import InputError
+from ..tokens.additive import Published
 from .intervals import Range
 from .uncertainty import _HALF, _TWOFOLD, _gauss_legendre, _words, student_quantile
 

@@ -22,10 +22,10 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import InputError
-from . import _levenberg
-from ._huber import check_delta
-from ._levenberg import LocalMinimum, covariance, power_terms
+from ...errors import InputError
+from ..numerics import _levenberg
+from ..numerics._huber import check_delta
+from ..numerics._levenberg import LocalMinimum, covariance, power_terms
 from .downstream import (
     LEAST_GAIN,
     AccuracyFit,

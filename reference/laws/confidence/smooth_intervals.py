@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ._columns import CRITERION
-from .additive import AdditiveFit
+from ..numerics._columns import CRITERION
+from ..tokens.additive import AdditiveFit
 from .intervals import Predicted, Range
 from .uncertainty import _HALF, _TWOFOLD, _words, student_quantile
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ._projection import check_range
+from ...errors import InputError
+from ..numerics._projection import check_range
 from .planning import Budget, check_budget
 
 SIZES_TRIED = 1001

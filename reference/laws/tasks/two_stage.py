@@ -24,12 +24,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from . import _levenberg
-from ._columns import check_accuracy, least_squares
-from ._levenberg import power_terms
-from ._projection import check_lengths, check_range, plural
-from .compute import fit_compute
+from ...errors import InputError
+from ..compute import fit_compute
+from ..numerics import _levenberg
+from ..numerics._columns import check_accuracy, least_squares
+from ..numerics._levenberg import power_terms
+from ..numerics._projection import check_lengths, check_range, plural
 
 Link = Literal["linear", "logistic"]
 

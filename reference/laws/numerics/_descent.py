@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ...errors import InputError
 from ._huber import check_delta, clipped, error_variance, terms
 
 STEPS = (200, 3000)  # most steps in the first and in the second half of the search

@@ -29,11 +29,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..notation import check_finite
-from ._allowed import PLACE, union
-from ._projection import check_rows
-from .fitting import fit_routed
+from ...errors import InputError
+from ...notation import check_finite
+from ..fitting import fit_routed
+from ..numerics._allowed import PLACE, union
+from ..numerics._projection import check_rows
 
 _COEFFICIENTS = 6  # the law has six: n - 6 degrees of freedom, even if the optimum lies on an edge
 _LOGARITHMIC = ("E_start", "E_max", "N_cutoff", "effective_parameters")  # `verdict` uses the ratio of their ends

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..notation import check_finite
+from ...errors import InputError
+from ...notation import check_finite
 
 SCAN = 49  # points of the scan of a line
 CANDIDATES = 3  # low points of a scan to refine

@@ -28,11 +28,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ._columns import check_accuracy, least_squares
-from ._levenberg import power_terms
-from ._projection import check_lengths, check_range, independent
-from .uncertainty import student_quantile
+from ...errors import InputError
+from ..confidence.uncertainty import student_quantile
+from ..numerics._columns import check_accuracy, least_squares
+from ..numerics._levenberg import power_terms
+from ..numerics._projection import check_lengths, check_range, independent
 
 Status = Literal["interior", "accuracy does not rise", "no ceiling is seen", "one term vanishes"]
 

@@ -1,0 +1,1 @@
+"""What to do with a law: the best model for a budget, and the most informative next run."""

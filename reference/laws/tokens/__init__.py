@@ -1,0 +1,1 @@
+"""Laws of the loss that count the training tokens."""
