@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated.kernels import assignment
-from routelaws.conformance.suite.strategies_base import bound_of, first_optimum
+from routelaws.conformance.suite.routers.strategies_base import bound_of, first_optimum
 from routelaws.reference.routers import base as reference
 
 

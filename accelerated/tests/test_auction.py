@@ -14,7 +14,7 @@ from routelaws.accelerated.kernels import assignment
 from routelaws.accelerated.kernels import auction as auction_of_all
 from routelaws.accelerated.routers import base
 from routelaws.conformance.bounds import UNIT, check
-from routelaws.conformance.suite.strategies_base import bound_of, draw_scores, scipy_optimum
+from routelaws.conformance.suite.routers.strategies_base import bound_of, draw_scores, scipy_optimum
 
 SHAPES = ((5, 1), (6, 8), (13, 3), (16, 4))
 FAMILIES = ("random", "integer", "tied", "anisotropic", "all alike", "one token decides")

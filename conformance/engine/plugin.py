@@ -56,6 +56,9 @@ SELDOM = (200_000, 20, 100)
 OFTEN = 25
 """Number of tests after which `harness.make_room` runs."""
 
+_SEED = "_hypothesis_internal_add_digest"
+"""The attribute by which Hypothesis draws and stores the examples of a test with parameters."""
+
 
 class Suite:
     """The state of one run: its backends, options and ledger."""
@@ -217,6 +220,11 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("backend", list(chosen), indirect=True, scope="session")
 
 
+def name_of(item) -> str:
+    """Return the name of a test in reports: its file without the folder, and the test."""
+    return f"{item.path.name}::{item.nodeid.partition('::')[2]}"
+
+
 def _backend_of(item):
     """Return the `Backend` of a test; None if the test uses no backend or a module without a guard."""
     suite = item.config.stash[SUITE]
@@ -287,8 +295,10 @@ def pytest_runtest_teardown(item, nextitem):
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Start a record in the ledger for each example of a property test, and keep the calls of failing examples."""
-    backend = _backend_of(pyfuncitem)
+    backend, inner = _backend_of(pyfuncitem), getattr(getattr(pyfuncitem.obj, "hypothesis", None), "inner_test", None)
     with pytest.MonkeyPatch.context() as patch:
+        if hasattr(inner, _SEED) and "suite" in pyfuncitem.path.parts:  # the folders do not change the examples
+            patch.setattr(inner, _SEED, name_of(pyfuncitem).encode())
         for path in asked_by(pyfuncitem) & ACTIVATED.keys() if backend is not None else ():
             # An expert with another known activation is compared with a reference that has this activation.
             patch.setattr(experts, "gelu", backend.activations.get(path, experts.gelu))
@@ -328,7 +338,7 @@ def pytest_runtest_makereport(item, call):
     if isinstance(call.excinfo.value, Unsatisfiable | FailedHealthCheck) and suite.ledger.left_out:
         result.outcome, result.longrepr = "skipped", (str(item.path), 0, f"Skipped: {suite.ledger.left_out}")
         return result
-    where = item.nodeid.rpartition("/")[2]
+    where = name_of(item)
     trouble = suite.ledger.blame(call.excinfo.value, backend.name, where, asked_by(item))
     if not backend.is_ours and trouble.function in public_functions():
         function = backend.find(trouble.function)

@@ -30,7 +30,8 @@ def suite_files(only=()) -> list[str]:
 
 @functools.cache
 def _texts() -> dict[str, str]:
-    return {str(file): file.read_text("utf-8") for file in sorted(FOLDER.glob("test_*.py"))}
+    files = sorted(FOLDER.rglob("test_*.py"), key=lambda file: file.name)
+    return {str(file): file.read_text("utf-8") for file in files}
 
 
 def check_version(wanted: str | None) -> None:

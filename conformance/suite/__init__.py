@@ -1,1 +1,1 @@
-"""The tests of the suite, one file for each file of the reference, and the generators of their inputs."""
+"""The tests of the suite, in folders by what they judge, and the generators of their inputs."""

@@ -18,7 +18,8 @@ from routelaws.conformance.dialects import classifier as dialects
 from routelaws.conformance.dialects.judge import Fault
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
-from routelaws.conformance.suite import test_experts, test_top_k
+from routelaws.conformance.suite.layers import test_experts
+from routelaws.conformance.suite.routers import test_top_k
 from routelaws.conformance.suite.strategies import Logits, Selection, lattice
 from routelaws.conformance.tests.planting import behind, own_shares, stranger  # noqa: F401
 from routelaws.reference import experts as reference

@@ -15,7 +15,7 @@ from routelaws.conformance.adapters import blocks
 from routelaws.conformance.engine import backends as engine
 from routelaws.conformance.engine import runner, stances
 from routelaws.conformance.engine.options import Options
-from routelaws.conformance.suite import test_base, test_hash_layer, test_sinkhorn
+from routelaws.conformance.suite.routers import test_base, test_hash_layer, test_sinkhorn
 from routelaws.conformance.tests.planting import behind, own_shares  # noqa: F401
 from routelaws.reference import balance, experts, notation
 from routelaws.reference.routers import base, sinkhorn, top_k

@@ -8,16 +8,15 @@ from routelaws.accelerated.kernels import assignment
 from routelaws.conformance import bounds
 from routelaws.conformance.engine import backends
 from routelaws.conformance.engine.ledger import Ledger
-from routelaws.conformance.suite import (
-    strategies,
-    test_balance,
+from routelaws.conformance.suite import strategies
+from routelaws.conformance.suite.layers import test_balance, test_experts
+from routelaws.conformance.suite.models import test_transformer
+from routelaws.conformance.suite.routers import (
     test_base,
     test_expert_choice,
-    test_experts,
     test_mixture_of_tokens,
     test_quantile,
     test_reinforce,
-    test_transformer,
 )
 from routelaws.conformance.suite.strategies import Logits, Selection
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401

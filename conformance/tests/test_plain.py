@@ -10,7 +10,8 @@ from routelaws import reference
 from routelaws.conformance.compare import assert_same
 from routelaws.conformance.engine import backends
 from routelaws.conformance.engine.ledger import Ledger
-from routelaws.conformance.suite import test_plain_model
+from routelaws.conformance.suite.models import test_plain_model
+from routelaws.conformance.suite.models.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
 from routelaws.conformance.suite.test_by_hand import (  # noqa: F401
     TestAttention,
     TestDecide,
@@ -19,7 +20,6 @@ from routelaws.conformance.suite.test_by_hand import (  # noqa: F401
     test_deviations_of_initial_weights,
     test_sinusoids,
 )
-from routelaws.conformance.suite.test_plain_model import MODELS, test_weights_have_the_shapes_and_deviations  # noqa: F401
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 

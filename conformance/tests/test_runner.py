@@ -681,8 +681,9 @@ def test_every_run_draws_as_many_examples_as_its_profile_says():
 @functools.cache
 def suite_tests() -> list[tuple]:
     """Return (file, definition, marks of the test and its file as text) of each test of the suite with a backend."""
-    found = []
-    for file in sorted(runner.FOLDER.glob("test_*.py")):
+    found, files = [], [Path(file) for file in runner.suite_files()]
+    assert len({file.name for file in files}) == len(files) > 30, "a report names a file without its folder"
+    for file in files:
         tree = ast.parse(file.read_text("utf-8"))
         common = [
             ast.unparse(mark)
@@ -698,6 +699,21 @@ def suite_tests() -> list[tuple]:
     return found
 
 
+def test_reports_and_examples_do_not_depend_on_the_folder_of_a_test():
+    """Otherwise a moved file of the suite draws other examples, and repeats none of those stored in a folder."""
+    inner = SimpleNamespace(_hypothesis_internal_add_digest=b"routers/test_x.py::test_y[a/b]")
+    suite = SimpleNamespace(backends={}, ledger=SimpleNamespace(keeps=False))
+    item = SimpleNamespace(
+        obj=SimpleNamespace(hypothesis=SimpleNamespace(inner_test=inner)), path=Path("suite/routers/test_x.py"),
+        nodeid="routers/test_x.py::test_y[a/b]", config=SimpleNamespace(stash={plugin.SUITE: suite}),
+        iter_markers=lambda name: (), callspec=None,
+    )  # fmt: skip
+    assert plugin.name_of(item) == "test_x.py::test_y[a/b]"
+    running = plugin.pytest_pyfunc_call(item)
+    next(running)
+    assert inner._hypothesis_internal_add_digest == b"test_x.py::test_y[a/b]"
+
+
 ASKS = "pytest.mark.asks("
 
 
@@ -705,7 +721,8 @@ def test_every_test_of_a_backend_says_what_it_asks_for():
     """Marks name functions of the reference, or the reason why there is none; `--only` uses them."""
     paths, asked = set(), 0
     for file, node, marks in suite_tests():
-        names = vars(importlib.import_module(f"routelaws.conformance.suite.{file.stem}"))
+        place = ".".join(file.relative_to(runner.FOLDER).with_suffix("").parts)
+        names = vars(importlib.import_module(f"routelaws.conformance.suite.{place}"))
         asks = [eval(mark, dict(names)) for mark in marks if mark.startswith(ASKS)]
         assert asks, f"{file.name}: {node.name} has no @pytest.mark.asks"
         said = [mark.args or set(mark.kwargs) == {"because"} for mark in asks]

@@ -9,8 +9,8 @@ import pytest
 from routelaws import reference
 from routelaws.conformance.engine.harness import altered
 from routelaws.conformance.engine.names import defaults_of, options_of, public_functions
-from routelaws.conformance.suite import test_records
-from routelaws.conformance.suite.test_records import MASK, ROUTERS, cases, check_record
+from routelaws.conformance.suite.inputs import test_records
+from routelaws.conformance.suite.inputs.test_records import MASK, ROUTERS, cases, check_record
 from routelaws.conformance.tests.planting import own_shares  # noqa: F401
 
 TRIPLES = {2: 1766, np.inf: 10734}

@@ -17,15 +17,15 @@ from routelaws.conformance.dialects.judge import UNEXPLAINED, Finding, judge, ro
 from routelaws.conformance.engine import backends, report, stances
 from routelaws.conformance.engine.ledger import Trouble
 from routelaws.conformance.engine.names import public_functions
-from routelaws.conformance.suite import test_balance as suite_of_balance
-from routelaws.conformance.suite import test_base as suite_of_base
 from routelaws.conformance.suite import test_notation as suite_of_notation
-from routelaws.conformance.suite import test_reinforce
-from routelaws.conformance.suite import test_repeated_and_large as large
-from routelaws.conformance.suite import test_sinkhorn as suite_of_sinkhorn
-from routelaws.conformance.suite import test_top_k_groups as suite_of_groups
+from routelaws.conformance.suite.inputs import test_repeated_and_large as large
+from routelaws.conformance.suite.layers import test_balance as suite_of_balance
+from routelaws.conformance.suite.routers import test_base as suite_of_base
+from routelaws.conformance.suite.routers import test_reinforce
+from routelaws.conformance.suite.routers import test_sinkhorn as suite_of_sinkhorn
+from routelaws.conformance.suite.routers import test_top_k_groups as suite_of_groups
+from routelaws.conformance.suite.routers.strategies_base import Scores
 from routelaws.conformance.suite.strategies import Logits
-from routelaws.conformance.suite.strategies_base import Scores
 from routelaws.conformance.tests import mimics
 from routelaws.conformance.tests.planting import behind, stranger
 from routelaws.reference import balance, experts

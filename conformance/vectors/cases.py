@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from routelaws import reference
-from routelaws.conformance.suite import test_plain_model
+from routelaws.conformance.suite.models import test_plain_model
 from routelaws.conformance.vectors import formula_cases, law_cases, router_cases
 from routelaws.conformance.vectors.checks import (
     CROWDED,

@@ -20,8 +20,8 @@ from routelaws.conformance.compare import (
 )
 from routelaws.conformance.engine.backends import Broken
 from routelaws.conformance.engine.harness import gradient, run, run_varied
+from routelaws.conformance.suite.routers.test_top_k import unit_of
 from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
-from routelaws.conformance.suite.test_top_k import unit_of
 from routelaws.reference.experts import expert_ffn
 from routelaws.reference.notation import ExpertChoice
 from routelaws.reference.routers import expert_choice as reference

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from routelaws.conformance.suite.test_records import ROUTERS, cases, is_array
+from routelaws.conformance.suite.inputs.test_records import ROUTERS, cases, is_array
 
 
 def traced(value, dtype: str):

@@ -28,8 +28,8 @@ from routelaws.conformance.compare import (
     assert_same,
 )
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, jitted, precisions_of, run
+from routelaws.conformance.suite.routers.strategies_base import draw_scores
 from routelaws.conformance.suite.strategies import Logits, logits, precisions, seeds
-from routelaws.conformance.suite.strategies_base import draw_scores
 from routelaws.reference.notation import Routing
 from routelaws.reference.routers import sinkhorn as reference
 

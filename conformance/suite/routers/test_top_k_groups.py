@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, precisions_of, run_varied
-from routelaws.conformance.suite.test_top_k import TOP_K, unit_of
+from routelaws.conformance.suite.routers.test_top_k import TOP_K, unit_of
 from routelaws.reference.routers import top_k as reference
 
 FORMS = (

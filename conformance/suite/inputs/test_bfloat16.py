@@ -26,18 +26,17 @@ from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import CAPABILITIES, cast, compiled, precisions_of, rounded, run
 from routelaws.conformance.engine.values import arrays_of
-from routelaws.conformance.suite import (
-    test_balance,
+from routelaws.conformance.suite import test_notation
+from routelaws.conformance.suite.layers import test_balance, test_experts
+from routelaws.conformance.suite.models import test_transformer
+from routelaws.conformance.suite.routers import (
     test_base,
     test_expert_choice,
-    test_experts,
     test_mixture_of_tokens,
-    test_notation,
     test_quantile,
     test_reinforce,
     test_sinkhorn,
     test_top_k,
-    test_transformer,
 )
 from routelaws.conformance.suite.strategies import Logits, cases, logits, seeds, selections
 from routelaws.reference import configuration, notation, routed_block, transformer

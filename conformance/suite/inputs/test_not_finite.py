@@ -11,7 +11,7 @@ import pytest
 from routelaws import reference
 from routelaws.conformance.compare import assert_same
 from routelaws.conformance.engine.names import public_functions
-from routelaws.conformance.suite.test_unavailable import CALLS, E, T, ask, values_of
+from routelaws.conformance.suite.inputs.test_unavailable import CALLS, E, T, ask, values_of
 
 ROUTERS = {
     "sinkhorn, training True": ("gate", "residual"),

@@ -14,8 +14,15 @@ from routelaws.conformance.compare import (
     assert_same,
 )
 from routelaws.conformance.engine.harness import gradient, jitted, run
+from routelaws.conformance.suite.routers.strategies_base import (
+    FAMILIES,
+    Scores,
+    bound_of,
+    check_gates,
+    draw_scores,
+    scores,
+)
 from routelaws.conformance.suite.strategies import precisions, seeds
-from routelaws.conformance.suite.strategies_base import FAMILIES, Scores, bound_of, check_gates, draw_scores, scores
 from routelaws.reference.routers import base
 from routelaws.reference.routers import quantile as reference
 from routelaws.reference.routers.hash_layer import fixed_router

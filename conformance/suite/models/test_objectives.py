@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_nearly_same, assert_same
 from routelaws.conformance.engine.harness import run
-from routelaws.conformance.suite import test_models as models
+from routelaws.conformance.suite.models import test_models as models
 from routelaws.reference import routed_block
 from routelaws.reference import transformer as reference
 

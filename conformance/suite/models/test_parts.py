@@ -12,10 +12,10 @@ from routelaws import reference
 from routelaws.conformance.bounds import UNIT
 from routelaws.conformance.compare import assert_close_bounded, assert_same
 from routelaws.conformance.engine.harness import precisions_of, rounded, run, run_varied
-from routelaws.conformance.suite import test_models as models
+from routelaws.conformance.suite.models import test_models as models
+from routelaws.conformance.suite.models.test_objectives import RAGGED
+from routelaws.conformance.suite.routers.test_top_k import FORMS, unit_of
 from routelaws.conformance.suite.strategies import Logits, logits, precisions
-from routelaws.conformance.suite.test_objectives import RAGGED
-from routelaws.conformance.suite.test_top_k import FORMS, unit_of
 
 SHAPES = ((7, 4),)
 

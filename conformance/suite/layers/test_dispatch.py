@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from routelaws.conformance.bounds import UNIT, bound_in
 from routelaws.conformance.compare import assert_close_bounded, assert_derivative, assert_same
 from routelaws.conformance.engine.harness import gradient, precisions_of, random_direction, run, run_varied
+from routelaws.conformance.suite.layers.test_experts import D, ffn_scale, layer, weighted_output
 from routelaws.conformance.suite.strategies import Selection, selections
-from routelaws.conformance.suite.test_experts import D, ffn_scale, layer, weighted_output
 from routelaws.reference import experts as reference
 
 BFLOAT16 = "bfloat16"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_derivative, assert_same
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, run_varied
-from routelaws.conformance.suite.test_top_k import unit_of
+from routelaws.conformance.suite.routers.test_top_k import unit_of
 from routelaws.reference.routers import sparsemixer as reference
 
 SPARSEMIXER = "routers.sparsemixer.sparsemixer_router"

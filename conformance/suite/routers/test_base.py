@@ -19,7 +19,7 @@ from routelaws.conformance.compare import (
 )
 from routelaws.conformance.engine.comparable import is_other_optimum
 from routelaws.conformance.engine.harness import PRECISIONS, gradient, run
-from routelaws.conformance.suite.strategies_base import (
+from routelaws.conformance.suite.routers.strategies_base import (
     FAMILIES,
     SCALES,
     SHAPES,

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from routelaws.conformance.compare import assert_close_bounded, assert_derivative
 from routelaws.conformance.engine.harness import gradient, precisions_of, run_varied
+from routelaws.conformance.suite.layers.test_balance import unit_of
 from routelaws.conformance.suite.strategies import logits, precisions
-from routelaws.conformance.suite.test_balance import unit_of
 from routelaws.reference import balance as reference
 from routelaws.reference.notation import top_k_indices
 

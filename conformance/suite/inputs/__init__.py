@@ -1,0 +1,1 @@
+"""Special inputs and options: every router, layer or model treats them alike."""

@@ -1,0 +1,1 @@
+"""Experts and dispatch, and the losses that balance experts."""

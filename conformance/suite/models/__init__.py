@@ -1,0 +1,1 @@
+"""Whole models, their parts and their size."""

@@ -1,0 +1,1 @@
+"""Each router, by its promises and by the reference."""
