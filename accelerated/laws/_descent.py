@@ -1,6 +1,6 @@
 """Minimise the sum of Huber terms of a smooth law, from all starts at once.
 
-Private to the accelerated package. `routelaws.reference.laws._descent` explains the objective and the steps. Here, each
+Private to the accelerated package. `reference.laws.numerics._descent` explains the objective and the steps. Here, each
 step of NumPy moves all starts (*lanes*) that have not ended. A lane with a rejected step keeps its linear system. One
 search finds both ends of all intervals together.
 

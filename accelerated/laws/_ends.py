@@ -1,6 +1,6 @@
 """The ends of profile intervals of the bounded law, all at once: see `uncertainty.py`.
 
-Private to the accelerated package. `routelaws.reference.laws._allowed` explains the mathematics: at a shape, a quantity
+Private to the accelerated package. `reference.laws.numerics._allowed` explains the mathematics: at a shape, a quantity
 has a low end and a high end in closed form, and an interval is the union over all allowed shapes. Here a scan, the
 valley through it and the optima give starts. All ends are then searched together (`_shapes.descend`). The derivatives
 by the shape are those of the law that attains the end (envelope theorem). E_start and E_max: `extreme_ends`.

@@ -1,6 +1,6 @@
 """The Levenberg-Marquardt method from all starts of a fit at once.
 
-Shared with `routelaws.reference.laws._levenberg`. A model here gives the predictions and derivatives of all searches
+Shared with `reference.laws.numerics._levenberg`. A model here gives the predictions and derivatives of all searches
 that have not ended. A table of 24 rows and 54 starts takes a tenth of the time.
 """
 
