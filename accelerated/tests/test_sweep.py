@@ -179,7 +179,7 @@ def test_a_grid_that_cannot_give_a_law_says_so_before_training(tmp_path, monkeyp
     monkeypatch.setattr(sweep_command, "run_sweep", lambda *_, **__: lines.append("".join(capsys.readouterr())))
     monkeypatch.setattr(sweep_command, "write_report", lambda out: out)
     monkeypatch.setattr(sweep_command, "read_sweep", lambda out: SimpleNamespace(runs=[]))
-    sweep_command.sweep(str(path), tmp_path / "out")
+    sweep_command.sweep(str(path), out=tmp_path / "out")
     assert (f"there will be no law for hash: {said}" in lines[0] and "add sizes or values" in lines[0]) == bool(said)
     assert not any(sweep_command.without_law(read_grid(name)) for name in ("demo", "smoke"))
 
