@@ -39,8 +39,8 @@ def write_folder(folder: Path, name: str, blocks: list[Block], content: dict, fi
     """
     from matplotlib import pyplot
 
+    from ..findings.page import page
     from ..findings.style import save_figure
-    from ..report.page import page
 
     text = markdown(blocks)
     with output_folder(folder):

@@ -6,8 +6,8 @@ from pathlib import Path
 from ..errors import InputError
 from ..files import storage_errors
 from ..findings.sweeps import run_pairs
-from ..report.figures.training import curves_figure
-from ..report.sweep_report import write_report
+from ..findings.sweeps.curves import curves_figure
+from ..findings.sweeps.report import write_report
 from ..results.blocks import Heading
 from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
 from .output import write_folder

@@ -6,8 +6,8 @@ import markdown_it  # noqa: F401  # the report needs these packages at the end: 
 import matplotlib  # noqa: F401
 
 from ..errors import printable
+from ..findings.report import write_reproduction
 from ..laws.catalogue import LAWS
-from ..report.engine import write_reproduction
 from ..results.fit import check_huber
 from ..results.rows import BOUNDED
 from ..tables.released import released_runs

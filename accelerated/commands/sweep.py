@@ -11,11 +11,11 @@ import numpy as np
 import pandas  # noqa: F401
 
 from ..errors import InputError, printable
-from ..findings.sweeps.comparisons import learning, not_learned_sentence
+from ..findings.sweeps.chance import learning, not_learned_sentence
 from ..findings.sweeps.folder import read_sweep
 from ..findings.sweeps.registered import check_untouched, held_out, register
+from ..findings.sweeps.report import write_report
 from ..laws.fitting import level_table
-from ..report.sweep_report import write_report
 from ..training.sweeps.board import Board
 from ..training.sweeps.grid import MOST_RUNS, Grid, read_grid
 from ..training.sweeps.sweep import Part, run_sweep, runs_of_part

@@ -39,7 +39,7 @@ class Report(NamedTuple):
     """The input of the sections of a report.
 
     Attributes:
-        sweep: result of `sweeps.comparisons.find`; None for a table
+        sweep: result of `sweeps.chance.find`; None for a table
         numbers: name of the file with the numbers
         full: whether every table is written
     """

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Sequence
 
 from ..errors import printable
-from ..report.page import STYLE as REPORT_STYLE
-from ..report.page import document
+from ..findings.page import STYLE as REPORT_STYLE
+from ..findings.page import document
 from ..wording import in_short, plural
 from .statistics import COLUMNS, LABELS, MANY, BlockStatistics, Word, fault_sentences, sentences, share
 from .trace import Trace, whole_characters

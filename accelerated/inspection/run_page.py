@@ -13,13 +13,13 @@ import pandas
 from ..errors import InputError
 from ..files import write_atomically
 from ..findings.finding import loss_name
+from ..findings.page import STYLE as REPORT_STYLE
+from ..findings.page import document, scrolling
 from ..findings.style import image, styled
-from ..findings.sweeps.comparisons import load_of
+from ..findings.sweeps.chance import load_of
+from ..findings.sweeps.curves import curves_figure, run_figure
 from ..findings.sweeps.folder import SweepRun
 from ..findings.sweeps.run_pairs import setting
-from ..report.figures.training import curves_figure, run_figure
-from ..report.page import STYLE as REPORT_STYLE
-from ..report.page import document, scrolling
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
 from ..tables.table import read_table
 from ..training.configuration import TrainConfig

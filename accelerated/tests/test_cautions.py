@@ -12,12 +12,12 @@ import scipy.stats
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings import report as engine
 from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.report import markdown
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
-from routelaws.accelerated.report import engine
-from routelaws.accelerated.report.engine import markdown
 from routelaws.accelerated.results import misfit
 from routelaws.accelerated.results.misfit import (
     Bend,

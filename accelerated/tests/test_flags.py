@@ -22,9 +22,9 @@ from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands.fit import FitFlags
 from routelaws.accelerated.commands.predict import PointFlags, predict
 from routelaws.accelerated.findings import downstream as downstream_laws
+from routelaws.accelerated.findings import report as engine
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
-from routelaws.accelerated.report import engine
 from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.results.prediction import INPUTS, point_of, predict_all
 from routelaws.accelerated.results.rows import RowChoice

@@ -9,12 +9,12 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
+from routelaws.accelerated.findings.draw import FIGURES
 from routelaws.accelerated.findings.gather import gather
+from routelaws.accelerated.findings.report import markdown
 from routelaws.accelerated.findings.source import open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
-from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.report.figures.draw import FIGURES
 from routelaws.accelerated.results.planning import isoflop
 from routelaws.accelerated.results.runs import read
 from routelaws.reference.laws import (

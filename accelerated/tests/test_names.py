@@ -125,7 +125,9 @@ def test_a_folder_in_the_place_of_a_figure_is_named(capsys, tmp_path, inputs):
 
 @pytest.mark.parametrize("kind", ["closed", "long", "pipe", "circle", "below a file", "device", "value 0"])
 def test_what_cannot_be_written_is_one_line(capsys, tmp_path, places, inputs, kind, monkeypatch):
-    monkeypatch.setattr("routelaws.accelerated.report.engine.gather", lambda *_: pytest.fail("it works before it asks"))
+    monkeypatch.setattr(
+        "routelaws.accelerated.findings.report.gather", lambda *_: pytest.fail("it works before it asks")
+    )
     for name, command in WRITERS.items():
         code, out, err = run(capsys, *filled(command, places[kind], tmp_path))
         line = err.splitlines()[-1]

@@ -13,15 +13,15 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
+from routelaws.accelerated.findings import draw as figures
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.slopes import sign
 from routelaws.accelerated.findings.sweeps import registered
-from routelaws.accelerated.findings.sweeps.comparisons import preset_of, runs_of, spread_for, verdict
+from routelaws.accelerated.findings.sweeps import report as sweep_report
+from routelaws.accelerated.findings.sweeps.chance import preset_of, runs_of, spread_for, verdict
 from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun, read_sweep
-from routelaws.accelerated.report import sweep_report
-from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.sweep_report import write_report
-from routelaws.accelerated.report.sweep_sections import evaluation_words, registered_section
+from routelaws.accelerated.findings.sweeps.report import write_report
+from routelaws.accelerated.findings.sweeps.routers import evaluation_words, registered_section
 from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.blocks import markdown as as_markdown
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping

@@ -13,17 +13,17 @@ import numpy as np
 import pandas
 
 from routelaws.accelerated.findings.advice import judge
+from routelaws.accelerated.findings.closing import more_section
 from routelaws.accelerated.findings.dense import DenseLaw
 from routelaws.accelerated.findings.finding import Report, TableFacts
 from routelaws.accelerated.findings.law import RouterLaw
+from routelaws.accelerated.findings.opening import first_page
 from routelaws.accelerated.findings.printed import COLUMNS, LAWS
 from routelaws.accelerated.findings.refits import CHOICES
+from routelaws.accelerated.findings.report import FULL, SHORT
 from routelaws.accelerated.findings.runs import Repeated, Scatter, SizeScatter
 from routelaws.accelerated.findings.sweeps import registered
-from routelaws.accelerated.findings.sweeps.comparisons import Comparison, Learning, Seconds, SweepFacts
-from routelaws.accelerated.report.engine import FULL, SHORT
-from routelaws.accelerated.report.opening import first_page
-from routelaws.accelerated.report.table_sections import more_section
+from routelaws.accelerated.findings.sweeps.chance import Comparison, Learning, Seconds, SweepFacts
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.floor import FormErrors

@@ -12,11 +12,11 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings.sweeps import comparisons as findings
+from routelaws.accelerated.findings import draw as figures
+from routelaws.accelerated.findings.sweeps import chance as findings
+from routelaws.accelerated.findings.sweeps import curves as training_figures
 from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun
-from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.figures import training as training_figures
-from routelaws.accelerated.report.sweep_report import gather_sweep
+from routelaws.accelerated.findings.sweeps.report import gather_sweep
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.tables.selection import RouterRows
 from routelaws.accelerated.training.configuration import from_mapping

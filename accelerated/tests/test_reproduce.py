@@ -24,8 +24,12 @@ from routelaws.accelerated.findings import (
     used_runs,
     worth,
 )
+from routelaws.accelerated.findings import draw as figures
+from routelaws.accelerated.findings import report as command
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law import _forest
+from routelaws.accelerated.findings.page import page
+from routelaws.accelerated.findings.report import markdown
 from routelaws.accelerated.findings.runs import Scatter, SizeScatter, seed_scatter
 from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
@@ -36,10 +40,6 @@ from routelaws.accelerated.findings.style import (
     panel_grid,
 )
 from routelaws.accelerated.laws.held_out import HeldOut
-from routelaws.accelerated.report import engine as command
-from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.report.figures import draw as figures
-from routelaws.accelerated.report.page import page
 from routelaws.accelerated.results import blocks, encoding, fit
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.misfit import equal_variances

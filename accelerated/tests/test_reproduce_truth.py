@@ -13,13 +13,13 @@ import pandas
 import pytest
 
 from routelaws.accelerated.findings import dense, routers, routing_frequency, slopes, worth
+from routelaws.accelerated.findings import draw as figures
 from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law import loss_figure
+from routelaws.accelerated.findings.report import markdown
 from routelaws.accelerated.findings.source import Source, open_runs
-from routelaws.accelerated.report.engine import markdown
-from routelaws.accelerated.report.figures import draw as figures
 from routelaws.conformance.plain.laws import Bounded
 
 from .small_tables import run as a_run

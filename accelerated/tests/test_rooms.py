@@ -10,7 +10,7 @@ import pytest
 from routelaws import accelerated
 
 FOLDER = Path(accelerated.__file__).parent
-ROOMS = ("tables", "training", "results", "findings", "report", "inspection", "conversion", "commands")
+ROOMS = ("tables", "training", "results", "findings", "inspection", "conversion", "commands")
 """Folders from the lowest to the highest; twins and kernels are below, and cli is above."""
 
 

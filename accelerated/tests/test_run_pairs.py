@@ -8,7 +8,7 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings.sweeps.comparisons import difference_error
+from routelaws.accelerated.findings.sweeps.chance import difference_error
 from routelaws.accelerated.findings.sweeps.run_pairs import at_equal_tokens, beside, run_table, settings_of
 from routelaws.accelerated.inspection import run_page
 from routelaws.accelerated.inspection.run_page import read_run

@@ -14,7 +14,7 @@ from ...training.configuration import TrainConfig
 from ...training.runs.run_folder import read_config, read_results
 from ...training.window_losses import documents, few_documents, loss_difference, mean_loss, shown_error
 from ..finding import table
-from .comparisons import CHANCE
+from .chance import CHANCE
 
 HOW_IT_RAN = ("steps_per_call", "checkpoint_every", "evaluations")
 """Fields that do not affect the result of a run; the comparison does not show them."""

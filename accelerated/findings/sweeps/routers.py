@@ -1,8 +1,8 @@
 """The sections that only sweeps have: routed and dense runs, registered predictions, training, and the routers."""
 
-from ..findings.finding import Report, distinct, listed, names, reach, router_name, table
-from ..results.blocks import Block, Heading, Table, figure, percent, range_of, significant, span
-from ..wording import plural
+from ...results.blocks import Block, Heading, Table, figure, percent, range_of, significant, span
+from ...wording import plural
+from ..finding import Report, distinct, listed, names, reach, router_name, table
 
 
 def chance_section(report: Report) -> list[Block]:

@@ -3,14 +3,14 @@
 import time
 from pathlib import Path
 
-from ..findings.gather import gather
-from ..findings.runs import TableRun
-from ..findings.source import with_main_loss
-from ..findings.sweeps.comparisons import Seconds, find
-from ..findings.sweeps.folder import Sweep, read_sweep, same_but_seed
-from ..results.runs import Runs
-from .engine import markdown, write_files
-from .figures.draw import draw_all
+from ...results.runs import Runs
+from ..draw import draw_all
+from ..gather import gather
+from ..report import markdown, write_files
+from ..runs import TableRun
+from ..source import with_main_loss
+from .chance import Seconds, find
+from .folder import Sweep, read_sweep, same_but_seed
 
 
 def gather_sweep(sweep: Sweep) -> tuple[dict, list[TableRun]]:

@@ -6,14 +6,14 @@ They use matplotlib's object interface and temporary settings, so importing this
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...files import make_folder
-from ...findings.gather import FINDINGS
-from ...findings.runs import TableRun
-from ...findings.style import save_figure, styled
-from .training import load_figure, training_figure
+from ..files import make_folder
+from .gather import FINDINGS
+from .runs import TableRun
+from .style import save_figure, styled
+from .sweeps.curves import load_figure, training_figure
 
 if TYPE_CHECKING:  # reports of tables must not import the training code
-    from ...findings.sweeps.folder import Sweep
+    from .sweeps.folder import Sweep
 
 FIGURES = {name: draw for finding in FINDINGS for name, draw in finding.figures.items()}
 

@@ -14,18 +14,19 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import make_folder, write_atomically
-from ..findings import advice, isoflop, law, routers
-from ..findings.finding import Report, anchor, bullets
-from ..findings.gather import FINDINGS, gather
-from ..findings.source import Source, open_runs
 from ..results.blocks import Heading
 from ..results.blocks import markdown as blocks_markdown
 from ..results.encoding import dumps
 from ..tables.table import named
-from . import sweep_sections, table_sections
-from .figures.draw import draw_all
+from . import advice, isoflop, law, routers
+from . import closing as table_sections
+from .draw import draw_all
+from .finding import Report, anchor, bullets
+from .gather import FINDINGS, gather
 from .opening import cautions_of, first_page
 from .page import page
+from .source import Source, open_runs
+from .sweeps import routers as sweep_sections
 
 SHORT = (
     sweep_sections.chance_section,

@@ -3,13 +3,13 @@
 import shlex
 
 from ..errors import printable
-from ..findings.compute import other_kinds
-from ..findings.finding import Report, bullets, listed, missing
-from ..findings.gather import FINDINGS
-from ..findings.used_runs import unused
 from ..results.blocks import Block, Heading, Table, two_digits
 from ..wording import plural
-from .sweep_sections import how_done, not_used
+from .compute import other_kinds
+from .finding import Report, bullets, listed, missing
+from .gather import FINDINGS
+from .sweeps.routers import how_done, not_used
+from .used_runs import unused
 
 SYMBOLS = [
     ["loss, L", "cross-entropy on held-out text", "nats per token"],

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
-from ...findings.finding import router_name
-from ...findings.style import (
+from ...tables.schema import DENSE
+from ..finding import router_name
+from ..style import (
     DASHED,
     INK,
     colour_among,
@@ -18,11 +19,10 @@ from ...findings.style import (
     size_shade,
     with_room,
 )
-from ...tables.schema import DENSE
 
 if TYPE_CHECKING:  # reports of a table must not import the trainer
-    from ...findings.sweeps.comparisons import Load, SweepFacts
-    from ...findings.sweeps.folder import Sweep, SweepRun
+    from .chance import Load, SweepFacts
+    from .folder import Sweep, SweepRun
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 SHARES = "tokens, in units of a fair share"

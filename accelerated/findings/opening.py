@@ -2,12 +2,12 @@
 
 from routelaws.reference.diagnostics import SAME
 
-from ..findings import slopes
-from ..findings.finding import Report, bullets, capital, distinct, loss_name, names, reach, router_name, who
-from ..findings.gather import FINDINGS
 from ..results.blocks import Block, Heading, duration, figure, range_of
 from ..tables.schema import DENSE
 from ..wording import corpus_name, once, plural
+from . import slopes
+from .finding import Report, bullets, capital, distinct, loss_name, names, reach, router_name, who
+from .gather import FINDINGS
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 

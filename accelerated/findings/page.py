@@ -5,7 +5,7 @@ import html
 import re
 from pathlib import Path
 
-from ..findings.finding import anchor
+from .finding import anchor
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #222; --soft: #5a5a5a; --line: #d4d4d4; --panel: #f4f4f4;
