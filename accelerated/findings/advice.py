@@ -206,4 +206,6 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-FINDING = Finding("advice", "The recommendations", lambda results, source: {"advice": judge(results)}, section)
+FINDING = Finding(
+    "advice", "The recommendations", lambda results, source: {"advice": judge(results)}, section, short=True
+)

@@ -1,43 +1,13 @@
-"""The sections of a report on the table: symbols, differences from the paper, used runs, method."""
+"""The last sections of a report: the runs that the table lacks, the method, and where to find more."""
 
 import shlex
 
 from ..errors import printable
-from ..results.blocks import Block, Heading, Table, two_digits
+from ..results.blocks import Block, Heading, two_digits
 from ..wording import plural
 from .compute import other_kinds
-from .finding import Report, bullets, listed, missing
-from .gather import FINDINGS
-from .sweeps.routers import how_done, not_used
+from .finding import Report, bullets, distinct, listed, missing
 from .used_runs import unused
-
-SYMBOLS = [
-    ["loss, L", "cross-entropy on held-out text", "nats per token"],
-    ["N", "parameters that one token uses, without embeddings; a dense model uses all", "parameters"],
-    ["RMSLE", "root mean square of log10 predicted loss minus log10 measured loss", "log10"],
-    ["log10", "decimal logarithm; 0.01 in log10 L is 2.3 % of the loss", ""],
-]
-ROUTED_SYMBOLS = [
-    ["E", "experts per routed block; 1 is a dense model", "experts"],
-    ["k", "experts per token", "experts"],
-    ["R", "share of the blocks that are routed", "1"],
-    ["P", "all parameters, including every expert", "parameters"],
-    ["F", "compute of a forward pass of 2,048 tokens", "TeraFLOPs"],
-    ["B", "parameters per unit of compute: P divided by the forward FLOPs of one token", "parameters per FLOP"],
-    ["Ê", "effective experts: E_start for a dense model, rising with E towards E_max", "experts"],
-]
-ROUTERS = {
-    "Hash": "HASH: the token id determines the expert; nothing is learned.",
-    "RL-R": "RL-R: the router is trained by reinforcement learning; a good prediction of the next token is the reward.",
-    "S-Base": "S-BASE: Sinkhorn's method balances the scores; then each token goes to its highest-scoring expert.",
-}
-
-
-def symbols_section(report: Report) -> list[Block]:
-    routers = report.table.routers
-    rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
-    lines = bullets(words for router, words in ROUTERS.items() if router in routers)
-    return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]
 
 
 def lacking_section(report: Report) -> list[Block]:
@@ -45,7 +15,7 @@ def lacking_section(report: Report) -> list[Block]:
     results, table = report.results, report.table
     lacking = {
         "no size has two values of E (for slopes)": results["slopes"]["slope"].notna().any(),
-        **{finding.lacking: finding.answered(results) for finding in FINDINGS if finding.lacking},
+        **{finding.lacking: finding.answered(results) for finding in report.findings if finding.lacking},
         "no run has another k, R or width (to test the law that uses F and B)": results["kinds"].empty
         or other_kinds(results),
         "there is only one loss column, so no other text": len(table.loss_columns) > 1,
@@ -88,7 +58,12 @@ def method_section(report: Report) -> list[Block]:
 def more_section(report: Report) -> list[Block]:
     """Return where to find further results, the unused runs, and the command that repeats the report."""
     sweep, runs = report.sweep, report.results["runs"]
-    lines = not_used(sweep) if sweep else []
+    lines = []
+    if sweep and sweep.waiting:
+        lines.append(f"**Missing runs:** {', '.join(f'{i} ({name})' for i, name in sweep.waiting.items())}.")
+    if sweep and sweep.left_out:
+        left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep.left_out.items()))
+        lines.append(f"**Not used for the law:** {left_out}.")
     if not report.full:
         left = [f"{len(ids)}, {reason}" for reason, ids in unused(report).items()]
         left += [f"{(runs['suspect'] != '').sum()} with impossible labels"] * bool(runs["suspect"].any())
@@ -106,14 +81,21 @@ def more_section(report: Report) -> list[Block]:
             "residuals, forms of law, pairs, ablations, other texts, runs and method."
         )
     if sweep:
-        lines.append(f"**To repeat the sweep,** run `{_command(sweep)}`. {how_done(sweep)}")
+        lines.append(_how_to_repeat(sweep))
     return [Heading("More"), *bullets(lines)]
 
 
-def _command(sweep) -> str:
+def _how_to_repeat(sweep) -> str:
+    """Return the command that repeats a sweep, its seeds, its device and its code."""
     grid = sweep.preset or f"{sweep.name}.toml"
     corpus = [f"--corpus {' '.join(map(_quoted, sweep.corpus))}"] if sweep.corpus else []
-    return " ".join(["routelaws sweep", _quoted(grid), *corpus, "--out NEW_FOLDER"])
+    command = " ".join(["routelaws sweep", _quoted(grid), *corpus, "--out NEW_FOLDER"])
+    seeds, devices, commits = (list(map(str, distinct(sweep.runs[name]))) for name in ("seed", "device", "commit"))
+    several = " (the runs come from several versions of the code)" if len(commits) > 1 else ""
+    return (
+        f"**To repeat the sweep,** run `{command}`. Seeds {', '.join(seeds)}; device {', '.join(devices)}; commit "
+        f"{listed(commits)}{several}."
+    )
 
 
 def _quoted(text: str) -> str:

@@ -39,9 +39,10 @@ class Report(NamedTuple):
     """The input of the sections of a report.
 
     Attributes:
-        sweep: result of `sweeps.chance.find`; None for a table
+        sweep: result of `sweeps.report.find`; None for a table
         numbers: name of the file with the numbers
         full: whether every table is written
+        findings: the findings, in their order
     """
 
     results: dict
@@ -49,6 +50,7 @@ class Report(NamedTuple):
     sweep: Any = None
     numbers: str = "results.json"
     full: bool = False
+    findings: "tuple[Finding, ...]" = ()
 
     @property
     def table(self) -> TableFacts:
@@ -111,12 +113,14 @@ class Finding(NamedTuple):
     Attributes:
         key: name of the frame that has rows if there is an answer; None if there always is one
         title: heading of the section
-        find: returns the numbers as frames by name, from the results so far and a `source.Source`;
-            results.json has their records
+        find: returns the numbers as frames by name, from the results so far and a `source.Source` (of a sweep: a
+            `sweeps.folder.Sweep`); results.json has their records
         section: returns the blocks below the heading; [] for no section
         sentence: returns the answer for the first page, if it has one
         figures: functions of the results and the runs by name; each returns a figure, or None without data
         lacking: the runs that a table lacks if there is no answer, to be named in the report
+        short: whether the short report has the section
+        last: returns the figure at the end of the short report; the first finding that has one gives it
     """
 
     key: str | None
@@ -126,6 +130,8 @@ class Finding(NamedTuple):
     sentence: Callable[[Report], str | None] = lambda report: None
     figures: Mapping[str, Callable] = MappingProxyType({})
     lacking: str = ""
+    short: bool = False
+    last: Callable[[Report], list[Block]] | None = None
 
     def answered(self, results: dict) -> bool:
         return self.key is None or len(results[self.key]) > 0

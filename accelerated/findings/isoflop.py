@@ -21,5 +21,10 @@ def draw(results: dict, runs: list):
 
 
 FINDING = Finding(
-    "isoflop", ISOFLOP_HEAD, lambda results, source: {"isoflop": source.profiles()}, section, figures={"isoflop": draw}
+    "isoflop",
+    ISOFLOP_HEAD,
+    lambda results, source: {"isoflop": source.profiles()},
+    section,
+    figures={"isoflop": draw},
+    short=True,
 )

@@ -463,5 +463,6 @@ FINDING = Finding(
     section=section,
     sentence=sentence,
     figures={"loss": loss_figure, "levels": level_figure, "coefficients": coefficients_figure},
+    short=True,
 )
-FLOOR = Finding("laws", "With a floor", lambda results, source: {}, floor_section)
+FLOOR = Finding("laws", "With a floor", lambda results, source: {}, floor_section, short=True)

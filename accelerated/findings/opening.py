@@ -1,13 +1,10 @@
-"""The first page of a report: the runs, the cautions, the answer, and the figure of the losses."""
+"""The first page of a report: the runs, the cautions, the answer, and the figure of the losses; words and symbols."""
 
-from routelaws.reference.diagnostics import SAME
-
-from ..results.blocks import Block, Heading, duration, figure, range_of
+from ..results.blocks import Block, Heading, Table, duration, range_of
 from ..tables.schema import DENSE
 from ..wording import corpus_name, once, plural
 from . import slopes
-from .finding import Report, bullets, capital, distinct, loss_name, names, reach, router_name, who
-from .gather import FINDINGS
+from .finding import Report, bullets, capital, distinct, loss_name, names, reach, who
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 
@@ -30,7 +27,7 @@ def first_page(report: Report) -> list[Block]:
         *(_trained(report) if report.sweep else _held(report)),
         *cautions(report),
         Heading("What came out"),
-        *bullets(answers(report)),
+        *bullets(each.sentence(report) for each in report.findings if each.answered(report.results)),
         *slopes.answer(report),
         *([] if report.table.routers else [_no_routed_run(report)]),
     ]
@@ -159,54 +156,30 @@ def _either(values) -> str:
     return " or ".join(map(str, values))
 
 
-def answers(report: Report) -> list[str | None]:
-    """Return the sentences of the findings, one to three each."""
-    blocks = []
-    if report.sweep and report.table.routers:
-        blocks.append(_chance(report.sweep))
-    if report.sweep and report.sweep.not_learned:
-        blocks.append(
-            f"**Some runs are left out of all comparisons, fits and recommendations.** "
-            f"{capital(report.sweep.not_learned)}. The rule: {NOT_LEARNED}."
-        )
-    return blocks + [finding.sentence(report) for finding in FINDINGS if finding.answered(report.results)]
+SYMBOLS = [
+    ["loss, L", "cross-entropy on held-out text", "nats per token"],
+    ["N", "parameters that one token uses, without embeddings; a dense model uses all", "parameters"],
+    ["RMSLE", "root mean square of log10 predicted loss minus log10 measured loss", "log10"],
+    ["log10", "decimal logarithm; 0.01 in log10 L is 2.3 % of the loss", ""],
+]
+ROUTED_SYMBOLS = [
+    ["E", "experts per routed block; 1 is a dense model", "experts"],
+    ["k", "experts per token", "experts"],
+    ["R", "share of the blocks that are routed", "1"],
+    ["P", "all parameters, including every expert", "parameters"],
+    ["F", "compute of a forward pass of 2,048 tokens", "TeraFLOPs"],
+    ["B", "parameters per unit of compute: P divided by the forward FLOPs of one token", "parameters per FLOP"],
+    ["Ê", "effective experts: E_start for a dense model, rising with E towards E_max", "experts"],
+]
+ROUTERS = {
+    "Hash": "HASH: the token id determines the expert; nothing is learned.",
+    "RL-R": "RL-R: the router is trained by reinforcement learning; a good prediction of the next token is the reward.",
+    "S-Base": "S-BASE: Sinkhorn's method balances the scores; then each token goes to its highest-scoring expert.",
+}
 
 
-def _chance(sweep) -> str:
-    rows = sweep.comparisons
-    if rows.empty:
-        return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
-    rows = rows.assign(better=(rows["verdict"] == "yes").where(rows["spread"].notna(), rows["difference"] < 0))
-    counts, where = distinct(rows["experts"]), f"in {_share(rows['better'].sum(), len(rows), 'comparison')}"
-    at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
-    if sweep.spreads:
-        spread = figure(max(each.range for each in sweep.spreads), ".4f")
-        head = f"**At {at}, routed models beat dense ones by more than chance {where}.** "
-        head += f"Seeds alone change a loss by up to {spread} nats."
-    else:
-        head = f"**At {at}, routed models beat dense ones {where}.** "
-        head += "Chance alone might cause this, because no point was trained with two seeds."
-    return f"{head} {'; '.join(_outcome(*each) for each in rows.groupby('router', sort=False))}."
-
-
-def _outcome(router: str, rows) -> str:
-    """Return where a router is better than dense, with its largest and smallest gain."""
-    lower = rows[rows["better"]]
-    at = f"{router_name(router)} is lower at {_share(len(lower), len(rows), 'size')}"
-    if lower.empty:
-        return at
-    nats, shares = reach(-lower["difference"])[::-1], reach(-lower["percent"])[::-1]
-    return f"{at}, by {range_of(nats, '.4f')} nats ({range_of(shares, '.2f', ' %')})"
-
-
-def _share(some: int, of: int, noun: str) -> str:
-    """Return "all 3 sizes", "2 of 3 sizes" or "none of 3 sizes"."""
-    if some == of:
-        return f"all {plural(of, noun)}" if of > 1 else f"the one {noun}"
-    return f"{some or 'none'} of {plural(of, noun)}"
-
-
-NOT_LEARNED = (
-    "training and evaluation choose the same expert about as often as by chance, or exchanging the experts changes the "
-    f"loss by less than {100 * (SAME - 1):.2g} %"
-)
+def symbols_section(report: Report) -> list[Block]:
+    routers = report.table.routers
+    rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
+    lines = bullets(words for router, words in ROUTERS.items() if router in routers)
+    return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]

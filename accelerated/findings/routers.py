@@ -295,4 +295,5 @@ FINDING = Finding(
     section=section,
     figures={"routers": routers_figure, "pairs": pairs_figure},
     lacking="no two routers have a run of the same N and E",
+    last=differences,
 )

@@ -16,9 +16,9 @@ from ..findings.finding import loss_name
 from ..findings.page import STYLE as REPORT_STYLE
 from ..findings.page import document, scrolling
 from ..findings.style import image, styled
-from ..findings.sweeps.chance import load_of
 from ..findings.sweeps.curves import curves_figure, run_figure
 from ..findings.sweeps.folder import SweepRun
+from ..findings.sweeps.routers import load_of
 from ..findings.sweeps.run_pairs import setting
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
 from ..tables.table import read_table

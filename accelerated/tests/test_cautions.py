@@ -12,9 +12,8 @@ import scipy.stats
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import report as engine
-from routelaws.accelerated.findings.gather import gather
-from routelaws.accelerated.findings.report import markdown
+from routelaws.accelerated.findings import report
+from routelaws.accelerated.findings.report import gather, markdown
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
@@ -238,7 +237,7 @@ def test_a_caution_names_its_router_where_it_does_not_hold_for_all(tmp_path, cap
     frame.loc[len(frame) - 1, "loss_validation"] = 2.5
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
-    monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
+    monkeypatch.setattr(report, "draw_all", lambda *_, **__: [])
     assert main(["reproduce", str(path), "--huber", "0.001", "--full", "--out", str(tmp_path / "out")]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("caution")]
     assert [line.partition(":")[0] for line in said] == ["caution (Hash, S-Base)", "caution (S-Base)"]
@@ -709,7 +708,7 @@ def test_a_wrong_run_among_few_rows_is_named_though_the_law_has_run_after_it(tmp
     [run] = read(tmp_path / "few.csv").fit()[0].misfit.outliers
     law = predict_loss(rows["size"][5], rows["experts"][5], RoutedCoefficients(-0.08, -0.11, 0.009, 1.1, 2.0, 300.0))
     assert run.hyper_id == 5 and run.law == pytest.approx(float(law), rel=0.05)
-    monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
+    monkeypatch.setattr(report, "draw_all", lambda *_, **__: [])
     assert main(["reproduce", str(tmp_path / "few.csv"), "--out", str(tmp_path / "report")]) == 0
     said = f"hyper_id 5: loss {rows['loss'][5]:.4g}, predicted {run.law:.4g}"
     assert said in capsys.readouterr().err and said in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands.fit import FitFlags
 from routelaws.accelerated.commands.predict import PointFlags, predict
 from routelaws.accelerated.findings import downstream as downstream_laws
-from routelaws.accelerated.findings import report as engine
+from routelaws.accelerated.findings import report
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.encoding import dumps
@@ -394,7 +394,7 @@ def reproduce_takes_rows_loss_and_delta(said):
     """One of the selected runs is wrong. Huber's criterion recovers the law of the others."""
     words = ("--rows", "dense_parameter_count < 3e8", "--loss", "loss_c4", "--huber", "0.001")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "draw_all", lambda *_, **__: [])
+        patch.setattr(report, "draw_all", lambda *_, **__: [])
         said("reproduce", "table.csv", "more.csv", "--out", "report", *words, "--full")
     found = json.loads(Path("report/results.json").read_text())
     text = Path("report/report.md").read_text()

@@ -20,7 +20,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.commands import compile, convert_weights, export, plan_mesh, probe, train
 from routelaws.accelerated.commands.inspect import _first_and_last
-from routelaws.accelerated.findings import report as engine
+from routelaws.accelerated.findings import report as table_report
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training import loop, step
 from routelaws.accelerated.training.configuration import MODEL_FIELDS, RUN_FIELDS, TrainConfig, from_mapping
@@ -606,7 +606,7 @@ def trained(monkeypatch):
         return {}
 
     monkeypatch.setattr(sweep, "_train_in_workers", train_at_once)
-    monkeypatch.setattr(engine, "draw_all", lambda *_, **__: [])
+    monkeypatch.setattr(table_report, "draw_all", lambda *_, **__: [])
     return seen
 
 

@@ -9,9 +9,7 @@ import pytest
 
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings.draw import FIGURES
-from routelaws.accelerated.findings.gather import gather
-from routelaws.accelerated.findings.report import markdown
+from routelaws.accelerated.findings.report import FIGURES, gather, markdown
 from routelaws.accelerated.findings.source import open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget

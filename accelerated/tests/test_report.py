@@ -13,15 +13,14 @@ import pytest
 from routelaws.accelerated.cli import main
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
-from routelaws.accelerated.findings import draw as figures
+from routelaws.accelerated.findings import report as table_report
 from routelaws.accelerated.findings.finding import Report
 from routelaws.accelerated.findings.slopes import sign
 from routelaws.accelerated.findings.sweeps import registered
 from routelaws.accelerated.findings.sweeps import report as sweep_report
-from routelaws.accelerated.findings.sweeps.chance import preset_of, runs_of, spread_for, verdict
+from routelaws.accelerated.findings.sweeps.chance import evaluation_words, spread_for, verdict
 from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun, read_sweep
-from routelaws.accelerated.findings.sweeps.report import write_report
-from routelaws.accelerated.findings.sweeps.routers import evaluation_words, registered_section
+from routelaws.accelerated.findings.sweeps.report import preset_of, runs_of, write_report
 from routelaws.accelerated.results import encoding
 from routelaws.accelerated.results.blocks import markdown as as_markdown
 from routelaws.accelerated.training.configuration import TrainConfig, from_mapping
@@ -164,14 +163,14 @@ def both_reports(render_both):
 @pytest.fixture
 def first_figures(monkeypatch):
     """Draw only the first figure and the figures of sweeps. Tests of `reproduce` draw the others."""
-    monkeypatch.setattr(figures, "FIGURES", {"loss": figures.FIGURES["loss"]})
+    monkeypatch.setattr(table_report, "FIGURES", {"loss": table_report.FIGURES["loss"]})
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, few_resamples):
     folder = make_sweep(tmp_path_factory.mktemp("whole") / "sweep")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "FIGURES", {"loss": figures.FIGURES["loss"]})
+        patch.setattr(table_report, "FIGURES", {"loss": table_report.FIGURES["loss"]})
         assert write_report(folder, full=True) == folder / "report.md"
     return folder
 
@@ -297,7 +296,7 @@ def test_a_sweep_without_a_finished_run_and_no_folder_at_all(tmp_path):
 
 
 def section_on(score: registered.RegisteredScore) -> str:
-    return as_markdown(registered_section(Report({}, [], SimpleNamespace(registered=score))))
+    return as_markdown(registered.section(Report({}, [], SimpleNamespace(registered=score))))
 
 
 def test_what_was_predicted_of_the_largest_model_is_scored(tmp_path):

@@ -13,17 +13,18 @@ import numpy as np
 import pandas
 
 from routelaws.accelerated.findings.advice import judge
-from routelaws.accelerated.findings.closing import more_section
 from routelaws.accelerated.findings.dense import DenseLaw
 from routelaws.accelerated.findings.finding import Report, TableFacts
 from routelaws.accelerated.findings.law import RouterLaw
 from routelaws.accelerated.findings.opening import first_page
 from routelaws.accelerated.findings.printed import COLUMNS, LAWS
 from routelaws.accelerated.findings.refits import CHOICES
-from routelaws.accelerated.findings.report import FULL, SHORT
+from routelaws.accelerated.findings.report import FINDINGS, body
 from routelaws.accelerated.findings.runs import Repeated, Scatter, SizeScatter
 from routelaws.accelerated.findings.sweeps import registered
-from routelaws.accelerated.findings.sweeps.chance import Comparison, Learning, Seconds, SweepFacts
+from routelaws.accelerated.findings.sweeps.chance import Comparison
+from routelaws.accelerated.findings.sweeps.report import Seconds, SweepFacts
+from routelaws.accelerated.findings.sweeps.routers import Learning
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.floor import FormErrors
@@ -334,13 +335,14 @@ def lines(changes: dict, sweep: dict | None) -> list[str]:
     results = altered(changes)
     drawn = ["loss", "slopes", "coefficients", "forms", "frequency", "load", "isoflop"]
     sweep = dict(sweep or {})
-    drawn += sweep.pop("drawn", ["training"])
+    curves = sweep.pop("drawn", ["training"])
     sweep = SweepFacts(**sweep) if sweep else None
+    findings = (*SweepFacts.findings * bool(sweep), *FINDINGS)
     blocks = [
         block
-        for full, sections in ((True, (first_page, *FULL)), (False, (first_page, *SHORT, more_section)))
-        for section in sections
-        for block in section(Report(results, drawn, sweep, full=full))
+        for full, names in ((True, drawn + curves), (False, drawn + curves * (sweep is None)))
+        for part in (first_page, body)
+        for block in part(Report(results, names, sweep, full=full, findings=findings))
     ]
     return markdown(blocks).splitlines()
 
@@ -359,4 +361,3 @@ def test_the_sentences_are_the_approved_ones(approved):
         said += [f"# {name}", *new]
         seen |= set(new) if sweep and name == "sweep: unfinished" else set()
     approved("report-sentences.txt", "\n".join(said) + "\n", 0)
-    assert set(SHORT) <= set(FULL)

@@ -12,11 +12,10 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import draw as figures
-from routelaws.accelerated.findings.sweeps import chance as findings
-from routelaws.accelerated.findings.sweeps import curves as training_figures
+from routelaws.accelerated.findings.report import FIGURES
+from routelaws.accelerated.findings.sweeps import chance, curves, routers
 from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun
-from routelaws.accelerated.findings.sweeps.report import gather_sweep
+from routelaws.accelerated.findings.sweeps.report import SweepFacts, find, gather_sweep
 from routelaws.accelerated.results.encoding import plain
 from routelaws.accelerated.tables.selection import RouterRows
 from routelaws.accelerated.training.configuration import from_mapping
@@ -84,14 +83,15 @@ def results(gathered):
 
 @pytest.fixture(scope="module")
 def found(sweep, results):
-    return findings.find(sweep, results["seed_scatter"])
+    return find(results, sweep)
 
 
 @pytest.fixture(scope="module")
 def pictures(sweep, gathered, found):
     results, runs = gathered
-    drawn = {name: draw(results, sweep, found) for name, draw in figures.OF_A_SWEEP.items()}
-    return {"loss": figures.FIGURES["loss"](results, runs)} | drawn
+    drawings = {name: draw for each in SweepFacts.findings for name, draw in each.figures.items()}
+    drawn = {name: drawings[name](results, sweep, found) for name in ("training", "load")}
+    return {"loss": FIGURES["loss"](results, runs)} | drawn
 
 
 def losses_at(router: str, size: int, experts: int) -> list[float]:
@@ -119,9 +119,9 @@ def test_all_that_is_drawn(pictures, approved):
 def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(sweep):
     runs = [run for run in sweep.runs if run.router == "Hash" and run.size == SIZES[1] and run.experts <= 8]
     less = sweep._replace(runs=runs, selections=sweep.selections[:1])
-    [(size, [chosen])] = training_figures._shown_runs(less)
+    [(size, [chosen])] = curves._shown_runs(less)
     assert (size, chosen.experts, chosen.config.seed) == (SIZES[1], 8, 42)
-    [load] = findings.loads(less)
+    [load] = routers.loads(less)
     assert (load.size, load.experts, load.seed) == (SIZES[1], 8, 42)
 
 
@@ -132,9 +132,9 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     shares = [0.25, *[0.75 / 30] * 30, 0.0]
     run = run._replace(config=config, log=[{"kind": "evaluation", "step": 400, "load": [shares]}])
     fine = sweep._replace(runs=[run], selections=sweep.selections[:1])
-    (load,) = findings.loads(fine)
+    (load,) = routers.loads(fine)
     assert (load.busiest, load.idle) == (8.0, 1) and np.allclose(load.shares, [[8, *[0.8] * 30, 0]])
-    figure = training_figures.load_figure(results, fine, SimpleNamespace(loads=pandas.DataFrame([load])))
+    figure = routers.load_figure(results, fine, SimpleNamespace(loads=pandas.DataFrame([load])))
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 
@@ -166,7 +166,7 @@ def test_the_mean_of_the_seeds_is_compared_and_each_seed_is_fitted(sweep):
     runs = [run for run in sweep.runs if run.router == "Dense" or run.router == "Hash" and run.experts <= 8]
     frame = pandas.DataFrame([run.row for run in runs])
     less = sweep._replace(runs=runs, selections=[RouterRows("Hash", frame, [])], frame=frame)
-    entries = findings.compare(less, less.selections[0], [])
+    entries = chance.compare(less, less.selections[0], [])
     wanted = [np.mean(losses_at("Hash", size, 8)) for size in SIZES]
     assert close([entry.routed_loss for entry in entries], wanted) and {entry.experts for entry in entries} == {8}
     [law] = gather_sweep(less)[0]["laws"]

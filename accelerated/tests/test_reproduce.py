@@ -18,18 +18,16 @@ from routelaws.accelerated.findings import (
     paper,
     printed,
     refits,
+    report,
     routers,
     routing_frequency,
     slopes,
     used_runs,
     worth,
 )
-from routelaws.accelerated.findings import draw as figures
-from routelaws.accelerated.findings import report as command
-from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law import _forest
 from routelaws.accelerated.findings.page import page
-from routelaws.accelerated.findings.report import markdown
+from routelaws.accelerated.findings.report import gather, markdown
 from routelaws.accelerated.findings.runs import Scatter, SizeScatter, seed_scatter
 from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
@@ -99,7 +97,7 @@ def gathered(frame, folder, **how) -> dict:
 
 @pytest.fixture(autouse=True)
 def both_reports(render_both):
-    render_both(command)
+    render_both(report)
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +118,8 @@ def made(tmp_path_factory, few_resamples):
     path = write(pandas.concat([frame, frame.iloc[[3]]]), folder)  # the table repeats a row, and the report names it
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit, "fitted", counted)
-        patch.setattr(command, "gather", gathering)
-        assert command.write_reproduction(path, kept.folder, tell=said.append, full=True) == kept.folder / "report.md"
+        patch.setattr(report, "gather", gathering)
+        assert report.write_reproduction(path, kept.folder, tell=said.append, full=True) == kept.folder / "report.md"
     assert len(said) > 10
     return kept
 
@@ -149,7 +147,7 @@ def test_the_report_is_whole(whole):
     assert len(re.findall(r"^- \*\*", text[: text.index("## Contents")], re.MULTILINE)) >= 4
     assert [line for line in text.splitlines() if line.endswith((",", ";")) or line.startswith((",", ";", "."))] == []
     drawn = set(re.findall(r"\(figures/(\w+)\.svg\)", text))
-    assert drawn == set(figures.FIGURES) - {"isoflop"}, "no two sizes of this table spent the same FLOPs"
+    assert drawn == set(report.FIGURES) - {"isoflop"}, "no two sizes of this table spent the same FLOPs"
     for name in drawn:
         assert (whole / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert page_.count('<figure><img src="data:image/svg+xml;base64,') == page_.count("<figcaption>") == len(drawn)
@@ -162,7 +160,7 @@ def test_the_report_is_whole(whole):
 
 def test_the_file_of_numbers_is_whole_and_the_short_report_the_approved_one(made, whole, approved):
     assert json.loads(json.dumps(encoding.plain(made.results))) == results_of(whole)
-    short = markdown(made.results, [name for name in figures.FIGURES if name != "isoflop"])
+    short = markdown(made.results, [name for name in report.FIGURES if name != "isoflop"])
     approved("reproduce-short.md", short, 1e-3)
     assert len(short.split()) < 1300 and "](#" not in short and page(short, whole).count("<figure>") == 2
 
@@ -440,9 +438,9 @@ def test_the_verdict_on_the_routing_frequency_turns_round(ends, usual, verdict):
 )  # fmt: skip
 def test_smaller_tables_say_what_is_missing(frame, says, tmp_path, monkeypatch):
     (tmp_path / "levels.png").write_bytes(b"of another report")
-    monkeypatch.setattr(figures, "save_figure", lambda figure, path: None)
+    monkeypatch.setattr(report, "save_figure", lambda figure, path: None)
     results, runs = gather(open_runs(write(frame, tmp_path)))
-    drawn, text = figures.draw_all(tmp_path, results, runs), markdown(results, [], full=True)
+    drawn, text = report.draw_all(tmp_path, results, runs), markdown(results, [], full=True)
     assert says in text and "nan" not in text.lower().replace("nance", "")
     assert ("no models differ only in k" in text and "only one loss column" in text) or "all dense" in text
     assert "<i>" not in page(text, tmp_path)

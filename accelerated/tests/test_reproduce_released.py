@@ -5,11 +5,9 @@ import pytest
 
 from routelaws.accelerated.findings import paper, refits, used_runs
 from routelaws.accelerated.findings import source as rows
-from routelaws.accelerated.findings.draw import FIGURES
 from routelaws.accelerated.findings.finding import Report
-from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.printed import HALF_UNIT, best_in_box
-from routelaws.accelerated.findings.report import markdown
+from routelaws.accelerated.findings.report import FIGURES, gather, markdown
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.results.runs import Runs
 from routelaws.accelerated.tables.released import released_runs

@@ -12,13 +12,11 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import dense, routers, routing_frequency, slopes, worth
-from routelaws.accelerated.findings import draw as figures
+from routelaws.accelerated.findings import dense, report, routers, routing_frequency, slopes, worth
 from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
-from routelaws.accelerated.findings.gather import gather
 from routelaws.accelerated.findings.law import loss_figure
-from routelaws.accelerated.findings.report import markdown
+from routelaws.accelerated.findings.report import gather, markdown
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.conformance.plain.laws import Bounded
 
@@ -69,10 +67,10 @@ def gathered(tmp_path_factory, few_resamples):
 def pictures(gathered, tmp_path_factory):
     kept, before = {}, dict(matplotlib.rcParams)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
-        assert figures.draw_all(tmp_path_factory.mktemp("figures"), *gathered) == list(kept)
+        patch.setattr(report, "save_figure", lambda figure, path: kept.setdefault(path.name, figure))
+        assert report.draw_all(tmp_path_factory.mktemp("figures"), *gathered) == list(kept)
     no_budgets = {"isoflop"}  # no two runs of the table have equal FLOPs; `test_isoflop` draws it
-    assert set(kept) == set(figures.FIGURES) - no_budgets and dict(matplotlib.rcParams) == before
+    assert set(kept) == set(report.FIGURES) - no_budgets and dict(matplotlib.rcParams) == before
     return kept
 
 

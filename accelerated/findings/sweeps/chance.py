@@ -1,10 +1,6 @@
-"""Results of a sweep that need its folders: whether routing gains more than chance, and whether loads are even.
+"""Does routing help, by more than chance? Dense runs and the largest E of each router, at every size.
 
-    1. COMPARE  `compare`    dense and the largest E, at every size of every router, with the error due to chance
-    2. LOAD     `loads`      the loads of the experts at the largest E
-    3. RUNS     `runs_of`    the models, the text, the time
-
-`findings.gather` gives all other results. The report has the text.
+Chance is the scatter over seeds, and the error over the documents of the validation text.
 """
 
 import math
@@ -13,15 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
-from ...errors import InputError
+from ...results.blocks import Block, Table, figure, range_of, significant
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
-from ...training.sweeps.grid import presets, read_grid
-from ...training.window_losses import few_documents, loss_difference, shown_error
+from ...training.window_losses import loss_difference, shown_error
 from ...wording import plural
-from ..runs import Repeated, Scatter
+from ..finding import Finding, Report, distinct, names, reach, router_name, table
+from ..runs import Repeated
 from .folder import Sweep, SweepRun
-from .registered import RegisteredScore, score
 
 CHANCE = 1.96
 """Half a 95 % interval, in standard errors over documents."""
@@ -43,135 +38,12 @@ class Comparison(NamedTuple):
     verdict: str  # "yes", "no, within the spread", "no, routing hurts", "lower, spread not measured", ...
 
 
-class Load(NamedTuple):
-    router: str
-    size: int
-    experts: int
-    seed: int
-    shares: list[list[float]]  # [blocks, E G] share times E G, in falling order; all are 1 at balance
-    busiest: float  # the largest of these
-    idle: int  # experts without a validation token, over all routed blocks
-    dropped_fraction: float  # dropped share of the training assignments since the second last evaluation
-
-    @property
-    def dropped(self) -> float:
-        """The dropped share in percent."""
-        return 100 * self.dropped_fraction
-
-
-class Seconds(NamedTuple):
-    """How long the parts of a report of a sweep took."""
-
-    training: float
-    fitting: float
-    figures: float
-
-
-class SweepFacts(NamedTuple):
-    """The results of a sweep that are not fits.
-
-    Attributes:
-        planned: number of runs
-        waiting: {hyper_id: name} of the missing runs
-        registered: the predictions and their score; None without predictions
-        left_out: {hyper_id: reason} of the runs that no law uses
-        comparisons, loads, learning: frames with the fields of `Comparison`, `Load` and `Learning`
-        not_learned: see `not_learned_sentence`
-        runs: see `runs_of`
-        few_documents: a sentence on too few documents, or ""
-        sessions: see `training.sweeps.sweep_folder.read_sessions`
-        preset: name of the preset, or None
-        corpus: the corpus of all runs; [] if they differ
-    """
-
-    name: str
-    planned: int
-    waiting: dict[int, str]
-    registered: RegisteredScore | None
-    left_out: dict[int, str]
-    spreads: list[Repeated]
-    comparisons: pandas.DataFrame
-    loads: pandas.DataFrame
-    learning: pandas.DataFrame
-    not_learned: str | None
-    runs: pandas.DataFrame
-    few_documents: str
-    sessions: list[dict]
-    preset: str | None
-    corpus: list[str]
-    seconds: Seconds | None = None
-
-
-def find(sweep: Sweep, scatter: Scatter | None) -> SweepFacts:
-    """Return comparisons, loads and diagnostics of a sweep, and how it was trained."""
+def find(results: dict, sweep: Sweep) -> dict:
+    """Return the comparisons as a frame with the fields of `Comparison`, and the points with several seeds."""
+    scatter = results["seed_scatter"]
     spreads = [] if scatter is None else scatter.points
-    comparisons = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
-    finished, learned = {run.hyper_id for run in sweep.runs}, learning(sweep)
-    return SweepFacts(
-        name=sweep.name,
-        planned=len(sweep.planned),
-        waiting={i: config.name() for i, config in enumerate(sweep.planned) if i not in finished},
-        registered=score(sweep),
-        left_out={run["hyper_id"]: run["reason"] for rows in sweep.selections for run in rows.left_out},
-        spreads=spreads,
-        comparisons=pandas.DataFrame(comparisons, columns=Comparison._fields),
-        loads=pandas.DataFrame(loads(sweep), columns=Load._fields),
-        learning=learned,
-        not_learned=not_learned_sentence(learned),
-        runs=runs_of(sweep.runs),
-        few_documents=few_documents(*(run.documents for run in sweep.runs)),
-        sessions=sweep.sessions,
-        preset=preset_of(sweep),
-        corpus=list(sweep.planned[0].corpus) if len({config.corpus for config in sweep.planned}) == 1 else [],
-    )
-
-
-def runs_of(runs: list[SweepRun]) -> pandas.DataFrame:
-    """Return the finished runs: results, settings, and which tokens affect a loss besides the earlier ones.
-
-    Returns:
-        Columns of results tables, and corpus, vocabulary, share (percent of the blocks that are routed), mask_rate
-        (percent of hidden and predicted tokens; NaN for next tokens), grouped (whether experts see one position of a
-        group of sequences).
-    """
-    return pandas.DataFrame([_run(run, run.config.model) for run in runs])
-
-
-def _run(run: SweepRun, model) -> dict:
-    known = ("learning_rate", "dropped_fraction", "wall_seconds", "device", "commit")
-    masked = model.objective == "masked"
-    return {
-        "hyper_id": run.hyper_id,
-        "name": run.config.name(),
-        "router": run.router,
-        "experts": run.experts,
-        "N": run.size,
-        "P": int(run.row["total_parameter_count"]),
-        "seed": run.config.seed,
-        "tokens": int(run.row["tokens"]),
-        "loss": run.loss,
-        "standard_error": run.standard_error,
-        **{name: run.row[name] for name in known},
-        **{name: float(run.row.get(name, math.nan)) for name in ("evaluation_tokens", "evaluation_documents")},
-        "corpus": run.config.corpus,
-        "vocabulary": model.vocab_size,
-        "k": model.k,
-        "share": 100 * model.routing_frequency,
-        "mask_rate": 100 * model.mask_rate if masked else math.nan,
-        "grouped": model.record.grouped and (not masked or model.grouping == "position"),
-    }
-
-
-def preset_of(sweep: Sweep) -> str | None:
-    """Return the name of the preset that has the runs of a sweep; None if there is none."""
-    for preset in presets():
-        try:
-            grid = read_grid(preset, {"corpus": list(sweep.planned[0].corpus)})
-        except InputError:  # the preset does not allow this corpus
-            continue
-        if grid == (sweep.name, sweep.planned):
-            return preset
-    return None
+    rows = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
+    return {"spreads": spreads, "comparisons": pandas.DataFrame(rows, columns=Comparison._fields)}
 
 
 def spread_for(router: str, spreads: list[Repeated]) -> tuple[float | None, bool]:
@@ -231,60 +103,115 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
     return "yes" if difference < 0 else "no, routing hurts"
 
 
-def loads(sweep: Sweep) -> list[Load]:
-    """Return the loads of the run with the largest E, at each size of each router. Only the first seed counts."""
-    entries = []
-    for selection in sweep.selections:
-        runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
-        for size in sorted({run.size for run in runs}):
-            run = max((run for run in runs if run.size == size), key=lambda run: (run.experts, -run.hyper_id))
-            entries.append(load_of(run))
-    return entries
+def sentence(report: Report) -> str | None:
+    sweep, rows = report.sweep, report.sweep.comparisons
+    if not report.table.routers:
+        return None
+    if rows.empty:
+        return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
+    rows = rows.assign(better=(rows["verdict"] == "yes").where(rows["spread"].notna(), rows["difference"] < 0))
+    counts, where = distinct(rows["experts"]), f"in {_share(rows['better'].sum(), len(rows), 'comparison')}"
+    at = f"E = {counts[0]}" if len(counts) == 1 else "the largest E"
+    if sweep.spreads:
+        spread = figure(max(each.range for each in sweep.spreads), ".4f")
+        head = f"**At {at}, routed models beat dense ones by more than chance {where}.** "
+        head += f"Seeds alone change a loss by up to {spread} nats."
+    else:
+        head = f"**At {at}, routed models beat dense ones {where}.** "
+        head += "Chance alone might cause this, because no point was trained with two seeds."
+    return f"{head} {'; '.join(_outcome(*each) for each in rows.groupby('router', sort=False))}."
 
 
-def load_of(run: SweepRun) -> Load:
-    shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
-    busiest, idle = max(map(max, shares)), sum(share == 0 for block in shares for share in block)
-    dropped = float(run.row["dropped_fraction"])
-    return Load(run.router, run.size, run.experts, run.config.seed, shares, busiest, idle, dropped)
+def _outcome(router: str, rows) -> str:
+    """Return where a router is better than dense, with its largest and smallest gain."""
+    lower = rows[rows["better"]]
+    at = f"{router_name(router)} is lower at {_share(len(lower), len(rows), 'size')}"
+    if lower.empty:
+        return at
+    nats, shares = reach(-lower["difference"])[::-1], reach(-lower["percent"])[::-1]
+    return f"{at}, by {range_of(nats, '.4f')} nats ({range_of(shares, '.2f', ' %')})"
 
 
-class Learning(NamedTuple):
-    """The diagnostics of the routers of a run; NaN if not measured."""
-
-    hyper_id: int
-    router: str
-    size: int
-    experts: int
-    seed: int
-    chance: float  # agreement of two routings at random
-    agreement: float  # share of common choices of training and evaluation
-    information: float  # mutual information of expert and token id, in bits
-    entropy: float  # entropy of the policy divided by ln(E G)
-    exchange: float  # loss with randomly exchanged experts, divided by the loss
-    reasons: list[str]  # reasons why the router has not learned; empty if it has learned
+def _share(some: int, of: int, noun: str) -> str:
+    """Return "all 3 sizes", "2 of 3 sizes" or "none of 3 sizes"."""
+    if some == of:
+        return f"all {plural(of, noun)}" if of > 1 else f"the one {noun}"
+    return f"{some or 'none'} of {plural(of, noun)}"
 
 
-COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_exchange")
-
-
-def learning(sweep: Sweep) -> pandas.DataFrame:
-    """Return the diagnostics of the finished routed runs that have them, by hyper_id."""
-    rows = []
-    for run in sweep.runs:
-        if (model := run.config.model).num_routed:
-            named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
-            cells = (float(run.row.get(name, math.nan)) for name in COLUMNS)
-            rows.append((*named, model.choices / model.choosable, *cells, run.not_learned))
-    return pandas.DataFrame(rows, columns=Learning._fields).dropna(subset="exchange")
-
-
-def not_learned_sentence(learned: pandas.DataFrame) -> str | None:
-    """Return a sentence that names the runs whose routers have not learned; None if all have learned."""
-    bad = learned[learned["reasons"].str.len() > 0]
-    words = [
-        f"{router} with E = {experts} (run{'s' * (len(runs) > 1)} {', '.join(map(str, runs))})"
-        for (router, experts), runs in bad.groupby(["router", "experts"])["hyper_id"]
+def section(report: Report) -> list[Block]:
+    """Compare the largest E of each router with dense and with chance."""
+    sweep = report.sweep
+    if not report.compared:
+        return []
+    columns = {
+        "router": lambda row: router_name(row.router),
+        "N": lambda row: report.size(row.size),
+        "dense loss": lambda row: figure(row.dense_loss, ".4f"),
+        "E": lambda row: str(row.experts),
+        "loss": lambda row: figure(row.routed_loss, ".4f"),
+        "difference": lambda row: figure(row.difference, "+.4f"),
+        "±": lambda row: figure(row.error, ".4f", "not known"),
+        "in %": lambda row: figure(row.percent, "+.2f"),
+        "seed spread": lambda row: figure(row.spread, ".4f", "not measured") + "*" * row.borrowed,
+        "lower by more than chance?": lambda row: f"**{row.verdict}**",
+    }
+    spread = "No point was trained with two seeds, so the seed spread is not known."
+    if sweep.spreads:
+        spread = f"The seed spread is the range of losses at {plural(len(sweep.spreads), 'point')} with several seeds."
+    error = "± is the standard error of the difference over documents, computed on the same windows."
+    if sweep.runs["standard_error"].isna().all():
+        error = "The error over documents is not known, because these runs did not save the loss of each window."
+    error = sweep.few_documents or error
+    star = " \\* This router has one seed at every point, so the largest spread of the other runs is shown."
+    return [
+        table(sweep.comparisons, columns, keys=2),
+        f"{spread} {error}{star * bool(sweep.comparisons['borrowed'].any())}",
+        *([*_measured_on(sweep), evaluation_words(sweep.runs), *_spreads(report)] if report.full else []),
     ]
-    number = f"the routers of {len(bad)} of {plural(len(learned), 'routed run')} have not learned"
-    return f"{number}: {'; '.join(words)}" if words else None
+
+
+def _measured_on(sweep) -> list[Block]:
+    runs = sweep.runs.dropna(subset="standard_error")
+    if runs.empty:
+        return []
+    errors = " to ".join(map(significant, reach(runs["standard_error"])))
+    tokens, documents = (range_of(reach(runs[f"evaluation_{name}"])) for name in ("tokens", "documents"))
+    return [
+        f"Losses were measured on {tokens} tokens of {documents} documents; the standard error of one loss is "
+        f"{errors} nats."
+    ]
+
+
+def evaluation_words(runs) -> str:
+    """Return sentences on the objective, and on tokens of other sequences that affect a loss."""
+    sentence = "In evaluation, routers draw no expert at random, use no later token and drop no token."
+    masked, grouped = distinct(runs["mask_rate"].dropna()), distinct(runs[runs["grouped"]]["router"])
+    if masked:
+        sentence = (
+            f"These models predict hidden tokens, {' or '.join(f'{rate:.3g}' for rate in masked)} % of each sequence, "
+            "from the tokens on both sides, so their losses are not comparable with next-token losses. In evaluation, "
+            "routers draw no expert at random and drop no token."
+        )
+    if grouped:
+        later = "" if masked else ", but not on any later position"
+        sentence += (
+            f" With {names(grouped)}, a router groups the tokens at the same position of several sequences, "
+            f"also in evaluation. So the loss of a sequence depends on the other sequences of its group{later}."
+        )
+    return sentence
+
+
+def _spreads(report: Report) -> list[Block]:
+    rows = []
+    for each in report.sweep.spreads:
+        at = "" if each.router == "Dense" else f", E = {each.E}"
+        losses = ", ".join(figure(loss, ".4f") for loss in each.losses)
+        rows.append(
+            [f"{router_name(each.router)}, N = {report.size(each.N)}{at}", ", ".join(map(str, each.seeds))]
+            + [losses, figure(each.range, ".4f"), figure(each.deviation, ".4f")]
+        )
+    return [Table(["point", "seeds", "losses", "range", "standard deviation"], rows)] if rows else []
+
+
+FINDING = Finding(None, "Does routing help?", find, section, sentence, short=True)

@@ -1,38 +1,19 @@
-"""Figures that only a sweep has: training curves and expert loads."""
-
-from typing import TYPE_CHECKING
+"""How did the losses fall during training? The curves of a sweep, of one run, and of runs to compare."""
 
 import numpy as np
 import pandas
 
+from ...results.blocks import Block
 from ...tables.schema import DENSE
-from ..finding import router_name
-from ..style import (
-    DASHED,
-    INK,
-    colour_among,
-    colour_of,
-    label_rows,
-    panel_grid,
-    shared_legend,
-    size_name,
-    size_shade,
-    with_room,
-)
-
-if TYPE_CHECKING:  # reports of a table must not import the trainer
-    from .chance import Load, SweepFacts
-    from .folder import Sweep, SweepRun
+from ..finding import Finding, Report, router_name
+from ..style import colour_among, colour_of, label_rows, panel_grid, shared_legend, size_name, size_shade, with_room
+from .folder import Sweep, SweepRun
+from .routers import SHARES, Load, load_panel
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
-SHARES = "tokens, in units of a fair share"
-"""Labels of the axes."""
-
-EVEN = 2.0
-"""If a panel of loads ends below this many fair shares, its lines are in the upper half."""
 
 
-def training_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
+def training_figure(results: dict, sweep: Sweep, facts):
     """Return the training curves by size: dense, and each router at its largest E; None without logs."""
     chosen = _shown_runs(sweep)
     if not any(run.log for _, runs in chosen for run in runs):
@@ -49,7 +30,7 @@ def training_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
     return figure
 
 
-def run_figure(run: "SweepRun", load: "Load | None"):
+def run_figure(run: SweepRun, load: Load | None):
     """Return the losses of one run and, if it is routed, the load of its experts."""
     figure, panels = panel_grid(1 + (load is not None), 3.4)
     colour = colour_among([run.router], run.router)
@@ -57,12 +38,12 @@ def run_figure(run: "SweepRun", load: "Load | None"):
     panels[0].set(title="Loss", xlabel=TOKENS, xlim=(0, None), ylabel=NATS)
     panels[0].legend(loc="upper right")
     if load is not None:
-        _load_panel(panels[1], load, colour, load.busiest)
+        load_panel(panels[1], load, colour, load.busiest)
         panels[1].set(title="Load of the experts", ylabel=SHARES)
     return figure
 
 
-def curves_figure(runs: "dict[str, SweepRun]", apart: pandas.DataFrame | None = None):
+def curves_figure(runs: dict[str, SweepRun], apart: pandas.DataFrame | None = None):
     """Return the losses of runs by name and, from `at_equal_tokens`, their differences from the first run."""
     figure, panels = panel_grid(1 + (apart is not None), 3.8)
     colours = {name: colour_among(list(runs), name) for name in runs}
@@ -78,7 +59,7 @@ def curves_figure(runs: "dict[str, SweepRun]", apart: pandas.DataFrame | None = 
     return figure
 
 
-def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "") -> list[float]:
+def _draw_run(panel, run: SweepRun, colour, label: str, of_training: str = "") -> list[float]:
     """Draw the smoothed training loss and the evaluations of a run. Return the losses that the axis must include."""
     at, loss = _curve(run, "train", "loss")
     smooth = pandas.Series(loss).rolling(2 * (len(loss) // 80) + 1, center=True, min_periods=1).mean().to_numpy()
@@ -89,7 +70,7 @@ def _draw_run(panel, run: "SweepRun", colour, label: str, of_training: str = "")
     return [*validation, *(smooth[at >= 0.04 * at[-1]] if at.size else [])]
 
 
-def _names(runs: "list[SweepRun]") -> dict[str, str]:
+def _names(runs: list[SweepRun]) -> dict[str, str]:
     counts: dict[str, set] = {}
     for run in runs:
         counts.setdefault(run.router, set()).add(run.experts)
@@ -101,45 +82,7 @@ def _names(runs: "list[SweepRun]") -> dict[str, str]:
     }
 
 
-def load_figure(results: dict, sweep: "Sweep", found: "SweepFacts"):
-    """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
-    shown = {load.router: load for load in found.loads.itertuples()}  # sizes rise, so this keeps the largest
-    if not shown:
-        return None
-    figure, panels = panel_grid(len(shown), 3.4)
-    highest = max(load.busiest for load in shown.values())
-    for panel, load in zip(panels, shown.values(), strict=True):
-        _load_panel(panel, load, colour_of(results, load.router), highest)
-        panel.set_title(f"{router_name(load.router)}, E = {load.experts}")
-    label_rows(panels, SHARES)
-    return figure
-
-
-def _load_panel(panel, load: "Load", colour, highest: float) -> None:
-    """Draw the loads of the experts of a run. The axis includes a load of `highest`."""
-    _draw_load(panel, load, colour)
-    count = len(load.shares[0])
-    panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
-    panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
-    panel.set(xlabel="experts, busiest first", xlim=(0.5, count + 0.5), ylim=(0, highest * 1.06))
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    if len(load.shares) > 1:  # lines are at the top if all experts have about a fair share
-        panel.legend(loc="lower left" if highest < EVEN else "upper right")
-
-
-def _draw_load(panel, load: "Load", colour) -> None:
-    blocks = len(load.shares)
-    for i, block in enumerate(load.shares):
-        edges = np.arange(len(block) + 1) + 0.5
-        if blocks == 1:
-            panel.stairs(block, edges, color=colour, linewidth=1.8, baseline=None)
-            panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
-        else:
-            look = {"color": size_shade(colour, i, blocks), "label": f"routed block {i + 1} of {blocks}"}
-            panel.stairs(block, edges, linewidth=1.8, baseline=None, **look)
-
-
-def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
+def _shown_runs(sweep: Sweep) -> list[tuple[int, list[SweepRun]]]:
     """Return, by size, the dense run and each router's run with the largest E. Only the first seed counts."""
     chosen = []
     for size in sorted({run.size for run in sweep.runs}):
@@ -152,7 +95,24 @@ def _shown_runs(sweep: "Sweep") -> "list[tuple[int, list[SweepRun]]]":
     return chosen
 
 
-def _curve(run: "SweepRun", kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+def _curve(run: SweepRun, kind: str, field: str) -> tuple[np.ndarray, np.ndarray]:
     per_step = run.config.batch_size * run.config.sequence_length / 1e6
     lines = [line for line in run.log if line.get("kind") == kind and field in line]
     return np.array([line["step"] * per_step for line in lines]), np.array([line[field] for line in lines])
+
+
+def curves(report: Report) -> list[Block]:
+    caption = (
+        "Dense models, and the largest E of each router. Points are validation losses, thin lines the training loss"
+    )
+    caption += " (running mean). The first steps, with much higher losses, are not shown." if report.full else "."
+    return report.figure("training", "Loss during training", caption)
+
+
+def section(report: Report) -> list[Block]:
+    return curves(report) or ["There are no curves, because the logs of the runs are missing."]
+
+
+FINDING = Finding(
+    None, "Training", lambda results, sweep: {}, section, figures={"training": training_figure}, last=curves
+)

@@ -21,6 +21,7 @@ from ...errors import InputError
 from ...files import locked, write_once
 from ...json_files import NULL, NUMBER, read_json
 from ...laws.catalogue import LAWS as KNOWN
+from ...results.blocks import Block, figure, percent, span
 from ...results.encoding import dumps
 from ...results.fit import LEVEL, Fit
 from ...results.rows import rows_of_runs
@@ -29,6 +30,7 @@ from ...tables.selection import select_rows
 from ...training.runs.result_rows import read_rows
 from ...training.sweeps.sweep_folder import folder_of_run, read_had, read_plan
 from ...wording import plural
+from ..finding import Finding, Report, router_name, table
 from .folder import Sweep, read_sweep
 
 FILE = "predictions.json"
@@ -239,3 +241,47 @@ def _against(entry: dict, runs) -> dict:
     low, high = (math.nan if end is None else float(end) for end in entry["run_interval"])
     inside = sum(low <= loss <= high for loss in losses)
     return {"measured": losses, "error": sum(losses) / len(losses) / entry["loss"] - 1, "inside": inside}
+
+
+def section(report: Report) -> list[Block]:
+    """Return the predictions for the largest model, made before its training, and the measured losses."""
+    registered = report.sweep.registered
+    if not registered:
+        return []
+    outcome = "None of these runs is finished yet."
+    if registered.scored:
+        outcome = (
+            f"{registered.hits} of {registered.scored} measured losses lie within the "
+            f"{percent(registered.level)} prediction interval."
+        )
+
+    def is_known(row) -> bool:
+        return row.loss == row.loss
+
+    columns = {
+        "router": lambda row: router_name(row.router),
+        "N": lambda row: f"{int(row.N):,}",
+        "E": lambda row: str(int(row.E)),
+        "law": lambda row: row.law if is_known(row) else f"none: {row.reason}",
+        "predicted": lambda row: figure(row.loss, ".4f", ""),
+        "prediction interval": lambda row: (
+            span([None if end is None else float(end) for end in row.run_interval], ".4f") if is_known(row) else ""
+        ),
+        "measured": lambda row: " ".join(figure(loss, ".4f") for loss in row.measured) or "not yet" * is_known(row),
+        "error": lambda row: f"{figure(100 * row.error, '+.1f')} %" * (row.error == row.error),
+    }
+    return [
+        f"The laws were fitted to the {len(registered.fitted_to)} smaller runs, before any model of the largest "
+        f"size was trained. Their predictions are in `predictions.json`, written once at {registered.written}. "
+        f"{outcome}",
+        table(registered.predictions, columns, keys=3),
+    ]
+
+
+FINDING = Finding(
+    None,
+    "Predictions for the largest model",
+    lambda results, sweep: {"registered": score(sweep)},
+    section,
+    short=True,
+)

@@ -1,126 +1,124 @@
-"""The sections that only sweeps have: routed and dense runs, registered predictions, training, and the routers."""
+"""Have the routers learned, and do they use every expert? Their diagnostics, and the loads at the largest E."""
 
-from ...results.blocks import Block, Heading, Table, figure, percent, range_of, significant, span
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pandas
+
+from routelaws.reference.diagnostics import SAME
+
+from ...results.blocks import Block, figure
+from ...tables.schema import DENSE
 from ...wording import plural
-from ..finding import Report, distinct, listed, names, reach, router_name, table
+from ..finding import Finding, Report, capital, router_name, table
+from ..style import DASHED, INK, colour_of, label_rows, panel_grid, size_shade
+from .folder import Sweep, SweepRun
+
+SHARES = "tokens, in units of a fair share"
+EVEN = 2.0
+"""If a panel of loads ends below this many fair shares, its lines are in the upper half."""
 
 
-def chance_section(report: Report) -> list[Block]:
-    """Compare the largest E of each router with dense and with chance."""
-    sweep = report.sweep
-    if not report.compared:
-        return []
-    columns = {
-        "router": lambda row: router_name(row.router),
-        "N": lambda row: report.size(row.size),
-        "dense loss": lambda row: figure(row.dense_loss, ".4f"),
-        "E": lambda row: str(row.experts),
-        "loss": lambda row: figure(row.routed_loss, ".4f"),
-        "difference": lambda row: figure(row.difference, "+.4f"),
-        "±": lambda row: figure(row.error, ".4f", "not known"),
-        "in %": lambda row: figure(row.percent, "+.2f"),
-        "seed spread": lambda row: figure(row.spread, ".4f", "not measured") + "*" * row.borrowed,
-        "lower by more than chance?": lambda row: f"**{row.verdict}**",
-    }
-    spread = "No point was trained with two seeds, so the seed spread is not known."
-    if sweep.spreads:
-        spread = f"The seed spread is the range of losses at {plural(len(sweep.spreads), 'point')} with several seeds."
-    error = "± is the standard error of the difference over documents, computed on the same windows."
-    if sweep.runs["standard_error"].isna().all():
-        error = "The error over documents is not known, because these runs did not save the loss of each window."
-    error = sweep.few_documents or error
-    star = " \\* This router has one seed at every point, so the largest spread of the other runs is shown."
-    return [
-        Heading("Does routing help?"),
-        table(sweep.comparisons, columns, keys=2),
-        f"{spread} {error}{star * bool(sweep.comparisons['borrowed'].any())}",
-        *([*_measured_on(sweep), evaluation_words(sweep.runs), *_spreads(report)] if report.full else []),
-    ]
+class Load(NamedTuple):
+    router: str
+    size: int
+    experts: int
+    seed: int
+    shares: list[list[float]]  # [blocks, E G] share times E G, in falling order; all are 1 at balance
+    busiest: float  # the largest of these
+    idle: int  # experts without a validation token, over all routed blocks
+    dropped_fraction: float  # dropped share of the training assignments since the second last evaluation
+
+    @property
+    def dropped(self) -> float:
+        """The dropped share in percent."""
+        return 100 * self.dropped_fraction
 
 
-def _measured_on(sweep) -> list[Block]:
-    runs = sweep.runs.dropna(subset="standard_error")
-    if runs.empty:
-        return []
-    errors = " to ".join(map(significant, reach(runs["standard_error"])))
-    tokens, documents = (range_of(reach(runs[f"evaluation_{name}"])) for name in ("tokens", "documents"))
-    return [
-        f"Losses were measured on {tokens} tokens of {documents} documents; the standard error of one loss is "
-        f"{errors} nats."
-    ]
+def find(results: dict, sweep: Sweep) -> dict:
+    """Return frames with the fields of `Load` and `Learning`, and the sentence of `not_learned_sentence`."""
+    learned = learning(sweep)
+    frame = pandas.DataFrame(loads(sweep), columns=Load._fields)
+    return {"loads": frame, "learning": learned, "not_learned": not_learned_sentence(learned)}
 
 
-def evaluation_words(runs) -> str:
-    """Return sentences on the objective, and on tokens of other sequences that affect a loss."""
-    sentence = "In evaluation, routers draw no expert at random, use no later token and drop no token."
-    masked, grouped = distinct(runs["mask_rate"].dropna()), distinct(runs[runs["grouped"]]["router"])
-    if masked:
-        sentence = (
-            f"These models predict hidden tokens, {' or '.join(f'{rate:.3g}' for rate in masked)} % of each sequence, "
-            "from the tokens on both sides, so their losses are not comparable with next-token losses. In evaluation, "
-            "routers draw no expert at random and drop no token."
-        )
-    if grouped:
-        later = "" if masked else ", but not on any later position"
-        sentence += (
-            f" With {names(grouped)}, a router groups the tokens at the same position of several sequences, "
-            f"also in evaluation. So the loss of a sequence depends on the other sequences of its group{later}."
-        )
-    return sentence
+def loads(sweep: Sweep) -> list[Load]:
+    """Return the loads of the run with the largest E, at each size of each router. Only the first seed counts."""
+    entries = []
+    for selection in sweep.selections:
+        runs = [run for run in sweep.of(selection) if run.router != DENSE and run.load]
+        for size in sorted({run.size for run in runs}):
+            run = max((run for run in runs if run.size == size), key=lambda run: (run.experts, -run.hyper_id))
+            entries.append(load_of(run))
+    return entries
 
 
-def _spreads(report: Report) -> list[Block]:
+def load_of(run: SweepRun) -> Load:
+    shares = [sorted((len(block) * share for share in block), reverse=True) for block in run.load]
+    busiest, idle = max(map(max, shares)), sum(share == 0 for block in shares for share in block)
+    dropped = float(run.row["dropped_fraction"])
+    return Load(run.router, run.size, run.experts, run.config.seed, shares, busiest, idle, dropped)
+
+
+class Learning(NamedTuple):
+    """The diagnostics of the routers of a run; NaN if not measured."""
+
+    hyper_id: int
+    router: str
+    size: int
+    experts: int
+    seed: int
+    chance: float  # agreement of two routings at random
+    agreement: float  # share of common choices of training and evaluation
+    information: float  # mutual information of expert and token id, in bits
+    entropy: float  # entropy of the policy divided by ln(E G)
+    exchange: float  # loss with randomly exchanged experts, divided by the loss
+    reasons: list[str]  # reasons why the router has not learned; empty if it has learned
+
+
+COLUMNS = ("router_agreement", "router_information", "router_entropy", "expert_exchange")
+
+
+def learning(sweep: Sweep) -> pandas.DataFrame:
+    """Return the diagnostics of the finished routed runs that have them, by hyper_id."""
     rows = []
-    for each in report.sweep.spreads:
-        at = "" if each.router == "Dense" else f", E = {each.E}"
-        losses = ", ".join(figure(loss, ".4f") for loss in each.losses)
-        rows.append(
-            [f"{router_name(each.router)}, N = {report.size(each.N)}{at}", ", ".join(map(str, each.seeds))]
-            + [losses, figure(each.range, ".4f"), figure(each.deviation, ".4f")]
-        )
-    return [Table(["point", "seeds", "losses", "range", "standard deviation"], rows)] if rows else []
+    for run in sweep.runs:
+        if (model := run.config.model).num_routed:
+            named = run.hyper_id, run.router, run.size, run.experts, run.config.seed
+            cells = (float(run.row.get(name, math.nan)) for name in COLUMNS)
+            rows.append((*named, model.choices / model.choosable, *cells, run.not_learned))
+    return pandas.DataFrame(rows, columns=Learning._fields).dropna(subset="exchange")
 
 
-def registered_section(report: Report) -> list[Block]:
-    """Return the predictions for the largest model, made before its training, and the measured losses."""
-    registered = report.sweep and report.sweep.registered
-    if not registered:
-        return []
-    outcome = "None of these runs is finished yet."
-    if registered.scored:
-        outcome = (
-            f"{registered.hits} of {registered.scored} measured losses lie within the "
-            f"{percent(registered.level)} prediction interval."
-        )
-
-    def is_known(row) -> bool:
-        return row.loss == row.loss
-
-    columns = {
-        "router": lambda row: router_name(row.router),
-        "N": lambda row: f"{int(row.N):,}",
-        "E": lambda row: str(int(row.E)),
-        "law": lambda row: row.law if is_known(row) else f"none: {row.reason}",
-        "predicted": lambda row: figure(row.loss, ".4f", ""),
-        "prediction interval": lambda row: (
-            span([None if end is None else float(end) for end in row.run_interval], ".4f") if is_known(row) else ""
-        ),
-        "measured": lambda row: " ".join(figure(loss, ".4f") for loss in row.measured) or "not yet" * is_known(row),
-        "error": lambda row: f"{figure(100 * row.error, '+.1f')} %" * (row.error == row.error),
-    }
-    return [
-        Heading("Predictions for the largest model"),
-        f"The laws were fitted to the {len(registered.fitted_to)} smaller runs, before any model of the largest "
-        f"size was trained. Their predictions are in `predictions.json`, written once at {registered.written}. "
-        f"{outcome}",
-        table(registered.predictions, columns, keys=3),
+def not_learned_sentence(learned: pandas.DataFrame) -> str | None:
+    """Return a sentence that names the runs whose routers have not learned; None if all have learned."""
+    bad = learned[learned["reasons"].str.len() > 0]
+    words = [
+        f"{router} with E = {experts} (run{'s' * (len(runs) > 1)} {', '.join(map(str, runs))})"
+        for (router, experts), runs in bad.groupby(["router", "experts"])["hyper_id"]
     ]
+    number = f"the routers of {len(bad)} of {plural(len(learned), 'routed run')} have not learned"
+    return f"{number}: {'; '.join(words)}" if words else None
 
 
-def routers_section(report: Report) -> list[Block]:
-    """Return the loads of the experts, and the diagnostics of the routers."""
-    blocks = _loads(report) + _learning(report) if report.sweep else []
-    return [Heading("The routers"), *blocks] if blocks else []
+NOT_LEARNED = (
+    "training and evaluation choose the same expert about as often as by chance, or exchanging the experts changes the "
+    f"loss by less than {100 * (SAME - 1):.2g} %"
+)
+
+
+def sentence(report: Report) -> str | None:
+    if not report.sweep.not_learned:
+        return None
+    return (
+        "**Some runs are left out of all comparisons, fits and recommendations.** "
+        f"{capital(report.sweep.not_learned)}. The rule: {NOT_LEARNED}."
+    )
+
+
+def section(report: Report) -> list[Block]:
+    return _loads(report) + _learning(report)
 
 
 def _loads(report: Report) -> list[Block]:
@@ -173,33 +171,42 @@ def _learning(report: Report) -> list[Block]:
     ]
 
 
-def training_figure(report: Report) -> list[Block]:
-    caption = (
-        "Dense models, and the largest E of each router. Points are validation losses, thin lines the training loss"
-    )
-    caption += " (running mean). The first steps, with much higher losses, are not shown." if report.full else "."
-    return report.figure("training", "Loss during training", caption)
+def load_figure(results: dict, sweep: "Sweep", facts):
+    """Return the load of the experts at the largest size, one panel per router, one line per routed block."""
+    shown = {load.router: load for load in facts.loads.itertuples()}  # sizes rise, so this keeps the largest
+    if not shown:
+        return None
+    figure, panels = panel_grid(len(shown), 3.4)
+    highest = max(load.busiest for load in shown.values())
+    for panel, load in zip(panels, shown.values(), strict=True):
+        load_panel(panel, load, colour_of(results, load.router), highest)
+        panel.set_title(f"{router_name(load.router)}, E = {load.experts}")
+    label_rows(panels, SHARES)
+    return figure
 
 
-def training_section(report: Report) -> list[Block]:
-    if not report.sweep:
-        return []
-    return [
-        Heading("Training"),
-        *(training_figure(report) or ["There are no curves, because the logs of the runs are missing."]),
-    ]
+def load_panel(panel, load: "Load", colour, highest: float) -> None:
+    """Draw the loads of the experts of a run. The axis includes a load of `highest`."""
+    _draw_load(panel, load, colour)
+    count = len(load.shares[0])
+    panel.axhline(1, color=INK, linewidth=1.1, linestyle=DASHED)
+    panel.text(count + 0.5, 1 + 0.015 * highest, "balanced", ha="right", va="bottom", fontsize=9.5, color=INK)
+    panel.set(xlabel="experts, busiest first", xlim=(0.5, count + 0.5), ylim=(0, highest * 1.06))
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    if len(load.shares) > 1:  # lines are at the top if all experts have about a fair share
+        panel.legend(loc="lower left" if highest < EVEN else "upper right")
 
 
-def not_used(sweep) -> list[str]:
-    """Return sentences on missing runs, and on runs that no law uses."""
-    waiting = ", ".join(f"{i} ({name})" for i, name in sweep.waiting.items())
-    left_out = "; ".join(f"run {i}: {why}" for i, why in sorted(sweep.left_out.items()))
-    sentences = [f"**Missing runs:** {waiting}."] if waiting else []
-    return [*sentences, f"**Not used for the law:** {left_out}."] if left_out else sentences
+def _draw_load(panel, load: "Load", colour) -> None:
+    blocks = len(load.shares)
+    for i, block in enumerate(load.shares):
+        edges = np.arange(len(block) + 1) + 0.5
+        if blocks == 1:
+            panel.stairs(block, edges, color=colour, linewidth=1.8, baseline=None)
+            panel.stairs(block, edges, color=colour, fill=True, alpha=0.15)
+        else:
+            look = {"color": size_shade(colour, i, blocks), "label": f"routed block {i + 1} of {blocks}"}
+            panel.stairs(block, edges, linewidth=1.8, baseline=None, **look)
 
 
-def how_done(sweep) -> str:
-    """Return the seeds, the device and the code of a sweep."""
-    seeds, devices, commits = (list(map(str, distinct(sweep.runs[name]))) for name in ("seed", "device", "commit"))
-    several = " (the runs come from several versions of the code)" if len(commits) > 1 else ""
-    return f"Seeds {', '.join(seeds)}; device {', '.join(devices)}; commit {listed(commits)}{several}."
+FINDING = Finding(None, "The routers", find, section, sentence, figures={"load": load_figure})
