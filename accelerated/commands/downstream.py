@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..findings.downstream import check_numbers, compare_laws, study_blocks
+from ..findings.laws.downstream import check_numbers, compare_laws, study_blocks
 from ..results.blocks import show
 from ..results.encoding import dumps, plain
 from ..tables.accuracies import read_accuracies, read_guess_rates

@@ -12,9 +12,9 @@ import pandas  # noqa: F401
 
 from ..errors import InputError, printable
 from ..findings.sweeps.folder import read_sweep
+from ..findings.sweeps.loads import learning, not_learned_sentence
 from ..findings.sweeps.registered import check_untouched, held_out, register
 from ..findings.sweeps.report import write_report
-from ..findings.sweeps.routers import learning, not_learned_sentence
 from ..laws.fitting import level_table
 from ..training.sweeps.board import Board
 from ..training.sweeps.grid import MOST_RUNS, Grid, read_grid

@@ -1,1 +1,4 @@
-"""The questions of a report, one file each: its numbers, its answer in words, and how both are shown."""
+"""The report: its findings (`laws`, `routers`, `sweeps`), one question a file, and what they share.
+
+The first file to read is `report`.
+"""

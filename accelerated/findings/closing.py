@@ -5,8 +5,8 @@ import shlex
 from ..errors import printable
 from ..results.blocks import Block, Heading, two_digits
 from ..wording import plural
-from .compute import other_kinds
 from .finding import Report, bullets, distinct, listed, missing
+from .laws.compute import other_kinds
 from .used_runs import unused
 
 

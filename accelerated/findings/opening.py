@@ -3,8 +3,8 @@
 from ..results.blocks import Block, Heading, Table, duration, range_of
 from ..tables.schema import DENSE
 from ..wording import corpus_name, once, plural
-from . import slopes
 from .finding import Report, bullets, capital, distinct, loss_name, names, reach, who
+from .laws import slopes
 
 PAPER = "[Clark et al. 2022](https://arxiv.org/abs/2202.01169), *Unified Scaling Laws for Routed Language Models*"
 

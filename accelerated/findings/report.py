@@ -21,29 +21,13 @@ from ..results.encoding import dumps
 from ..results.runs import Runs
 from ..tables.schema import DENSE
 from ..tables.table import named
-from . import (
-    advice,
-    compute,
-    dense,
-    experts,
-    experts_per_token,
-    forms,
-    isoflop,
-    law,
-    misses,
-    printed,
-    refits,
-    routers,
-    routing_frequency,
-    slopes,
-    texts,
-    used_runs,
-    worth,
-)
+from . import used_runs
 from .closing import lacking_section, method_section, more_section
 from .finding import Report, TableFacts, anchor, bullets
+from .laws import compute, dense, forms, isoflop, law, misses, printed, refits, slopes, texts, worth
 from .opening import cautions_of, first_page, symbols_section
 from .page import page
+from .routers import advice, experts, experts_per_token, pairs, routing_frequency
 from .runs import LEVEL, TableRun, point_of, seed_scatter, usual_frequency
 from .source import Source, open_runs, seeds_chosen, size_labels
 from .style import save_figure, styled
@@ -58,7 +42,7 @@ FINDINGS = (
     worth.FINDING,
     misses.FINDING,
     forms.FINDING,
-    routers.FINDING,
+    pairs.FINDING,
     experts.FINDING,
     experts_per_token.FINDING,
     routing_frequency.FINDING,

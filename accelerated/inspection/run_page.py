@@ -18,7 +18,7 @@ from ..findings.page import document, scrolling
 from ..findings.style import image, styled
 from ..findings.sweeps.curves import curves_figure, run_figure
 from ..findings.sweeps.folder import SweepRun
-from ..findings.sweeps.routers import load_of
+from ..findings.sweeps.loads import load_of
 from ..findings.sweeps.run_pairs import setting
 from ..results.blocks import Block, Heading, Notes, Table, count, duration, figure, percent, to_html
 from ..tables.table import read_table

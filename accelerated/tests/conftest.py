@@ -61,7 +61,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def few_resamples():
-    from routelaws.accelerated.findings import refits
+    from routelaws.accelerated.findings.laws import refits
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refits, "RESAMPLES", 20)

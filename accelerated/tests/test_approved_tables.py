@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.findings import downstream, style
+from routelaws.accelerated.findings import style
+from routelaws.accelerated.findings.laws import downstream
 
 from .small_runs import ran
 from .small_tables import BATCH, EXPERTS, LAW, LENGTH, SIZES, STEPS, save

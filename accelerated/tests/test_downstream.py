@@ -8,8 +8,8 @@ import pytest
 
 from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.findings import downstream as findings
-from routelaws.accelerated.findings.downstream import _PREDICTORS, compare_laws, sign_test
+from routelaws.accelerated.findings.laws import downstream as findings
+from routelaws.accelerated.findings.laws.downstream import _PREDICTORS, compare_laws, sign_test
 from routelaws.accelerated.laws import downstream
 from routelaws.accelerated.tables.accuracies import Accuracies, read_accuracies, read_guess_rates
 from routelaws.conformance.suite.strategies import released_file

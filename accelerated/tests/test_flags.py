@@ -21,8 +21,8 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.commands import downstream as downstream_command
 from routelaws.accelerated.commands.fit import FitFlags
 from routelaws.accelerated.commands.predict import PointFlags, predict
-from routelaws.accelerated.findings import downstream as downstream_laws
 from routelaws.accelerated.findings import report
+from routelaws.accelerated.findings.laws import downstream as downstream_laws
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.planning import Budget
 from routelaws.accelerated.results.encoding import dumps

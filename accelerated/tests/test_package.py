@@ -106,7 +106,7 @@ WITH_EXAMPLES = (
 )
 
 
-@pytest.mark.parametrize("name", [*WITH_EXAMPLES, "findings.downstream", "inspection.statistics"])
+@pytest.mark.parametrize("name", [*WITH_EXAMPLES, "findings.laws.downstream", "inspection.statistics"])
 def test_examples_of_what_has_no_twin(name):
     result = doctest.testmod(importlib.import_module(f"routelaws.accelerated.{name}"))
     assert result.attempted and not result.failed

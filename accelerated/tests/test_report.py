@@ -15,7 +15,7 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.files import write_atomically
 from routelaws.accelerated.findings import report as table_report
 from routelaws.accelerated.findings.finding import Report
-from routelaws.accelerated.findings.slopes import sign
+from routelaws.accelerated.findings.laws.slopes import sign
 from routelaws.accelerated.findings.sweeps import registered
 from routelaws.accelerated.findings.sweeps import report as sweep_report
 from routelaws.accelerated.findings.sweeps.chance import evaluation_words, spread_for, verdict

@@ -12,19 +12,19 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 
-from routelaws.accelerated.findings.advice import judge
-from routelaws.accelerated.findings.dense import DenseLaw
 from routelaws.accelerated.findings.finding import Report, TableFacts
-from routelaws.accelerated.findings.law import RouterLaw
+from routelaws.accelerated.findings.laws.dense import DenseLaw
+from routelaws.accelerated.findings.laws.law import RouterLaw
+from routelaws.accelerated.findings.laws.printed import COLUMNS, LAWS
+from routelaws.accelerated.findings.laws.refits import CHOICES
 from routelaws.accelerated.findings.opening import first_page
-from routelaws.accelerated.findings.printed import COLUMNS, LAWS
-from routelaws.accelerated.findings.refits import CHOICES
 from routelaws.accelerated.findings.report import FINDINGS, body
+from routelaws.accelerated.findings.routers.advice import judge
 from routelaws.accelerated.findings.runs import Repeated, Scatter, SizeScatter
 from routelaws.accelerated.findings.sweeps import registered
 from routelaws.accelerated.findings.sweeps.chance import Comparison
+from routelaws.accelerated.findings.sweeps.loads import Learning
 from routelaws.accelerated.findings.sweeps.report import Seconds, SweepFacts
-from routelaws.accelerated.findings.sweeps.routers import Learning
 from routelaws.accelerated.results.blocks import markdown
 from routelaws.accelerated.results.encoding import Constant
 from routelaws.accelerated.results.floor import FormErrors

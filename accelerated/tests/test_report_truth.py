@@ -13,7 +13,8 @@ import pandas
 import pytest
 
 from routelaws.accelerated.findings.report import FIGURES
-from routelaws.accelerated.findings.sweeps import chance, curves, routers
+from routelaws.accelerated.findings.sweeps import chance, curves
+from routelaws.accelerated.findings.sweeps import loads as expert_loads
 from routelaws.accelerated.findings.sweeps.folder import Sweep, SweepRun
 from routelaws.accelerated.findings.sweeps.report import SweepFacts, find, gather_sweep
 from routelaws.accelerated.results.encoding import plain
@@ -121,7 +122,7 @@ def test_of_several_seeds_and_counts_the_first_seed_of_the_largest_is_shown(swee
     less = sweep._replace(runs=runs, selections=sweep.selections[:1])
     [(size, [chosen])] = curves._shown_runs(less)
     assert (size, chosen.experts, chosen.config.seed) == (SIZES[1], 8, 42)
-    [load] = routers.loads(less)
+    [load] = expert_loads.loads(less)
     assert (load.size, load.experts, load.seed) == (SIZES[1], 8, 42)
 
 
@@ -132,9 +133,9 @@ def test_a_fair_share_is_one_of_all_narrow_experts(sweep, results):
     shares = [0.25, *[0.75 / 30] * 30, 0.0]
     run = run._replace(config=config, log=[{"kind": "evaluation", "step": 400, "load": [shares]}])
     fine = sweep._replace(runs=[run], selections=sweep.selections[:1])
-    (load,) = routers.loads(fine)
+    (load,) = expert_loads.loads(fine)
     assert (load.busiest, load.idle) == (8.0, 1) and np.allclose(load.shares, [[8, *[0.8] * 30, 0]])
-    figure = routers.load_figure(results, fine, SimpleNamespace(loads=pandas.DataFrame([load])))
+    figure = expert_loads.load_figure(results, fine, SimpleNamespace(loads=pandas.DataFrame([load])))
     assert figure.axes[0].get_xlim() == (0.5, 32.5)
 
 

@@ -8,26 +8,12 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import (
-    advice,
-    compute,
-    experts,
-    experts_per_token,
-    finding,
-    forms,
-    paper,
-    printed,
-    refits,
-    report,
-    routers,
-    routing_frequency,
-    slopes,
-    used_runs,
-    worth,
-)
-from routelaws.accelerated.findings.law import _forest
+from routelaws.accelerated.findings import finding, paper, report, used_runs
+from routelaws.accelerated.findings.laws import compute, forms, printed, refits, slopes, worth
+from routelaws.accelerated.findings.laws.law import _forest
 from routelaws.accelerated.findings.page import page
 from routelaws.accelerated.findings.report import gather, markdown
+from routelaws.accelerated.findings.routers import advice, experts, experts_per_token, pairs, routing_frequency
 from routelaws.accelerated.findings.runs import Scatter, SizeScatter, seed_scatter
 from routelaws.accelerated.findings.source import Source, open_runs, size_labels
 from routelaws.accelerated.findings.style import (
@@ -227,7 +213,7 @@ def test_pairs_by_hand():
         run("B", 1000, 4, 4.0),
         run("B", 1000, 4, 1.0, k=2),
     ]
-    frame = routers.compare(runs, 0.1, SCATTER)
+    frame = pairs.compare(runs, 0.1, SCATTER)
     mean, cells = frame.iloc[0], frame.dropna(subset=["N", "E"])
     assert list(cells[["N", "E"]].itertuples(index=False, name=None)) == [(100, 4), (1000, 4)]
     assert [*cells["percent"], *cells["size_ratio"]] == pytest.approx([100, -50, 2.0**-10, 2.0**10])
@@ -236,14 +222,14 @@ def test_pairs_by_hand():
     assert mean["ratio_low"] == pytest.approx(1 / mean["ratio_high"])
 
     def reaches(more=(), scatter=SCATTER) -> list[float]:
-        cells = routers.compare([*runs, *more], 0.1, scatter).dropna(subset=["N", "E"])
+        cells = pairs.compare([*runs, *more], 0.1, scatter).dropna(subset=["N", "E"])
         return np.log10((1 + cells["high"] / 100) / (1 + cells["percent"] / 100)).tolist()
 
     reach = 4.302652729911275 * math.sqrt(2) * 0.01
     assert reaches() == pytest.approx([reach, reach])
     assert reaches([run("A", 1000, 4, 2.0, seed=1)]) == pytest.approx([reach, reach * math.sqrt(1.5 / 2)])
     assert reaches(scatter=SCATTER._replace(equal_p=0.01)) == pytest.approx([reach, 3 * reach])  # that at N = 1,000
-    unknown = routers.compare(runs, None, None)
+    unknown = pairs.compare(runs, None, None)
     assert unknown["size_ratio"].isna().all() and (unknown["verdict"] == "not known").sum() == 4
     assert worth.equal_dense_size(2.0, DenseLine(1.2, -0.1)) == pytest.approx(1e12 / 1024)
 
@@ -252,13 +238,13 @@ def test_a_router_may_have_the_name_of_a_verdict():
     runs = [
         run(router, n, 4, loss + n / 1e6) for n in (100, 200, 300) for router, loss in (("open", 2.0), ("S-Base", 1.0))
     ]
-    said = [finding.Report({"pairs": routers.compare(runs[:n], None, None)}, []) for n in (2, 4, 6)]
-    assert [routers.sentence(each).partition("**")[2].partition(".")[0] for each in said] == [
+    said = [finding.Report({"pairs": pairs.compare(runs[:n], None, None)}, []) for n in (2, 4, 6)]
+    assert [pairs.sentence(each).partition("**")[2].partition(".")[0] for each in said] == [
         "The runs do not show which of the two routers is better",
         "The routers differ",
         "The routers differ",
     ]
-    assert [routers.recommended(each.results["pairs"])[0] for each in said] == ["open", "supported", "supported"]
+    assert [pairs.recommended(each.results["pairs"])[0] for each in said] == ["open", "supported", "supported"]
 
 
 def test_forms_are_compared_row_by_row_and_size_by_size():
@@ -283,8 +269,8 @@ def test_forms_are_compared_row_by_row_and_size_by_size():
 
 def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
     runs = [run("A", 100, 2, 2.0), run("B", 100, 2, 1.0)]
-    small = routers.compare(runs, 1e-4, None)["size_ratio"]  # the dense sizes of these losses differ by 10^3010
-    large = routers.compare([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)["size_ratio"]
+    small = pairs.compare(runs, 1e-4, None)["size_ratio"]  # the dense sizes of these losses differ by 10^3010
+    large = pairs.compare([runs[0]._replace(loss=1.0), runs[1]._replace(loss=2.0)], 1e-4, None)["size_ratio"]
     assert set(small) == {0} and set(large) == {math.inf}
     assert blocks.log_percent(400.0) == math.inf and blocks.log_percent(-400.0) == -100
     line = DenseLine(0.3, -1e-4)
@@ -297,7 +283,7 @@ def test_differences_that_seeds_can_cause_are_hollow():
     runs = [run("A", 100, 4, 1.04), run("B", 100, 4, 1.0), run("A", 1000, 4, 1.0), run("B", 1000, 4, 1.2)]
     labels = {"size_labels": {"100": "100", "1000": "1K"}}
     for scatter, hollow in ((SCATTER, [True, False]), (None, [False, False])):
-        [panel] = routers.pairs_figure(labels | {"pairs": routers.compare(runs, 0.1, scatter)}, runs).axes
+        [panel] = pairs.pairs_figure(labels | {"pairs": pairs.compare(runs, 0.1, scatter)}, runs).axes
         points = [points.get_facecolor()[0] for points in panel.collections]
         assert [bool((colour == 1).all()) for colour in points] == hollow
 
@@ -337,7 +323,7 @@ def advised(key: str, **results):
         "gains": pandas.DataFrame(columns=slopes.GAINS),
         "table": SimpleNamespace(loss_column="loss"),
         "doublings": experts.steps([]),
-        "pairs": routers.compare([], None, None),
+        "pairs": pairs.compare([], None, None),
         "gains_per_flop": experts_per_token.versus(experts_per_token.points([])),
         "routing_frequency": routing_frequency.compare([]),
     }
@@ -409,7 +395,7 @@ def test_the_verdict_on_the_router_turns_round(against, verdict, reason):
     runs = [run("S-Base", n, e, 2.0) for n in (100, 200, 300) for e in (4, 8)]
     runs += [run(other, 100 * i, e, 2.0 * (1 + change * (1 + e / 1000)))
              for other, changes in against.items() for i, change in enumerate(changes, 1) for e in (4, 8)]  # fmt: skip
-    entry = advised("router", pairs=routers.compare(runs, None, None))
+    entry = advised("router", pairs=pairs.compare(runs, None, None))
     assert entry["verdict"] == verdict and reason in entry["because"]
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from routelaws.accelerated.findings import paper, refits, used_runs
+from routelaws.accelerated.findings import paper, used_runs
 from routelaws.accelerated.findings import source as rows
 from routelaws.accelerated.findings.finding import Report
-from routelaws.accelerated.findings.printed import HALF_UNIT, best_in_box
+from routelaws.accelerated.findings.laws import refits
+from routelaws.accelerated.findings.laws.printed import HALF_UNIT, best_in_box
 from routelaws.accelerated.findings.report import FIGURES, gather, markdown
 from routelaws.accelerated.laws.fitting import fit_routed
 from routelaws.accelerated.results.runs import Runs

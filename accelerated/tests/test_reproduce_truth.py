@@ -12,11 +12,14 @@ import numpy as np
 import pandas
 import pytest
 
-from routelaws.accelerated.findings import dense, report, routers, routing_frequency, slopes, worth
+from routelaws.accelerated.findings import report
 from routelaws.accelerated.findings import runs as comparison_runs
 from routelaws.accelerated.findings.finding import Report
-from routelaws.accelerated.findings.law import loss_figure
+from routelaws.accelerated.findings.laws import dense, slopes, worth
+from routelaws.accelerated.findings.laws.law import loss_figure
 from routelaws.accelerated.findings.report import gather, markdown
+from routelaws.accelerated.findings.routers import pairs as router_pairs
+from routelaws.accelerated.findings.routers import routing_frequency
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.conformance.plain.laws import Bounded
 
@@ -174,7 +177,7 @@ def test_cells_of_the_opposite_order_are_counted_among_those_of_their_pair(resul
     rest = " The other pairs have the same order in all of their cells."
     other = results["pairs"].assign(second="Zed")
     for pairs, sentences in ((pandas.concat([pair, other]), words + rest), (pair, words)):
-        assert sentences in routers.section(Report(results | {"pairs": pairs}, []))
+        assert sentences in router_pairs.section(Report(results | {"pairs": pairs}, []))
 
 
 def test_a_run_has_its_compute_in_the_units_of_the_report(results):

@@ -11,9 +11,9 @@ import pandas
 import pytest
 import scipy.stats
 
-from routelaws.accelerated.findings.routers import compare
+from routelaws.accelerated.findings.laws.slopes import line
+from routelaws.accelerated.findings.routers.pairs import compare
 from routelaws.accelerated.findings.runs import means, seed_scatter
-from routelaws.accelerated.findings.slopes import line
 from routelaws.accelerated.results.misfit import bend_in_size, beyond_seeds, by_size
 from routelaws.accelerated.training.window_losses import WindowLosses, loss_difference, mean_loss, standard_error
 from routelaws.reference.laws import parabola

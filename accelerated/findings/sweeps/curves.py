@@ -8,7 +8,7 @@ from ...tables.schema import DENSE
 from ..finding import Finding, Report, router_name
 from ..style import colour_among, colour_of, label_rows, panel_grid, shared_legend, size_name, size_shade, with_room
 from .folder import Sweep, SweepRun
-from .routers import SHARES, Load, load_panel
+from .loads import SHARES, Load, load_panel
 
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 

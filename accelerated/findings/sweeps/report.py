@@ -20,7 +20,7 @@ from ...training.window_losses import few_documents
 from ..report import draw_all, gather, markdown, write_files
 from ..runs import Repeated, TableRun
 from ..source import with_main_loss
-from . import chance, curves, registered, routers
+from . import chance, curves, loads, registered
 from .folder import Sweep, SweepRun, read_sweep, same_but_seed
 
 
@@ -41,7 +41,7 @@ class SweepFacts(NamedTuple):
         registered: the predictions and their score; None without predictions
         left_out: {hyper_id: reason} of the runs that no law uses
         comparisons, loads, learning: frames with the fields of `Comparison`, `Load` and `Learning`
-        not_learned: see `routers.not_learned_sentence`
+        not_learned: see `loads.not_learned_sentence`
         runs: see `runs_of`
         few_documents: a sentence on too few documents, or ""
         sessions: see `training.sweeps.sweep_folder.read_sessions`
@@ -66,7 +66,7 @@ class SweepFacts(NamedTuple):
     corpus: list[str]
     seconds: Seconds | None = None
 
-    findings = (chance.FINDING, registered.FINDING, routers.FINDING, curves.FINDING)  # in their order in the report
+    findings = (chance.FINDING, registered.FINDING, loads.FINDING, curves.FINDING)  # in their order in the report
 
 
 def gather_sweep(sweep: Sweep) -> tuple[dict, list[TableRun]]:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pandas
 
-from ..results.blocks import Block, figure, span
-from ..tables.schema import DENSE
-from .finding import Finding, Report, change, ends, router_name, table
-from .runs import TableRun, frame_of, in_percent, means, usual
+from ...results.blocks import Block, figure, span
+from ...tables.schema import DENSE
+from ..finding import Finding, Report, change, ends, router_name, table
+from ..runs import TableRun, frame_of, in_percent, means, usual
 
 COLUMNS = ["router", "before", "E", "sizes", "percent", "low", "high", "per_doubling"]
 REACHED = ["reached", "reached_low", "reached_high", "reached_sizes"]

@@ -1,11 +1,11 @@
 """How well do the laws fit, and where do they miss? Residuals by size, of each router's law and of the dense law."""
 
-from ..results.blocks import Block, Table, figure, log_percent, two_digits
-from ..results.misfit import CLEAR, NO_FLOOR, how_far_off
-from ..results.rows import BOUNDED
-from ..tables.schema import DENSE
-from ..wording import plural
-from .finding import Finding, Report, names, router_name
+from ...results.blocks import Block, Table, figure, log_percent, two_digits
+from ...results.misfit import CLEAR, NO_FLOOR, how_far_off
+from ...results.rows import BOUNDED
+from ...tables.schema import DENSE
+from ...wording import plural
+from ..finding import Finding, Report, names, router_name
 
 BAD, EXACT = 5.0, 1e-6
 """In percent of the loss: a law fits badly above the first number, and exactly below the second."""

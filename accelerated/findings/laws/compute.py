@@ -8,15 +8,15 @@ has the error of the law for each kind of run.
 import numpy as np
 import pandas
 
-from ..laws.utilisation import effective_teraflops, predict_loss
-from ..results.blocks import NOT_DETERMINED, Block, Table, figure, log_percent, span
-from ..results.encoding import Constant, coefficients_of, constant_of, unknown
-from ..results.fit import Fit, fit_form
-from ..tables.schema import DENSE
-from ..tables.selection import RouterRows
-from .finding import Finding, Report, change, router_name, table
-from .runs import REACH, TableRun, usual_frequency
-from .style import INK, colour_of, loss_axis, panel_grid, plain_ticks, shared_legend
+from ...laws.utilisation import effective_teraflops, predict_loss
+from ...results.blocks import NOT_DETERMINED, Block, Table, figure, log_percent, span
+from ...results.encoding import Constant, coefficients_of, constant_of, unknown
+from ...results.fit import Fit, fit_form
+from ...tables.schema import DENSE
+from ...tables.selection import RouterRows
+from ..finding import Finding, Report, change, router_name, table
+from ..runs import REACH, TableRun, usual_frequency
+from ..style import INK, colour_of, loss_axis, panel_grid, plain_ticks, shared_legend
 
 MAIN, PLAIN = "main grid", "dense"
 NAMES = ("a", "b", "c", "d", "B_start", "B_max", "B_min")

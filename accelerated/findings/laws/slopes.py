@@ -11,13 +11,13 @@ import pandas
 
 from routelaws.reference.laws import range_of
 
-from ..laws.fitting import predict_curve
-from ..laws.uncertainty import Quantity, profile_intervals, student_quantile
-from ..results.blocks import Block, Table, figure, log_percent, span, verdict
-from ..wording import plural
-from .finding import Finding, Report, router_name, table
-from .runs import LEVEL, TableRun
-from .style import colour_of, dots, panel_grid, shared_legend, size_axis
+from ...laws.fitting import predict_curve
+from ...laws.uncertainty import Quantity, profile_intervals, student_quantile
+from ...results.blocks import Block, Table, figure, log_percent, span, verdict
+from ...wording import plural
+from ..finding import Finding, Report, router_name, table
+from ..runs import LEVEL, TableRun
+from ..style import colour_of, dots, panel_grid, shared_legend, size_axis
 
 SLOPES = ["router", "N", "rows", "slope", "low", "high", "law", "effective", "effective_low", "effective_high"]
 GAINS = ["loss", "router", "N", "E", "value", "low", "high", "verdict", "percent", "percent_low", "percent_high"]

@@ -25,14 +25,14 @@ import numpy as np
 
 from routelaws.reference.laws import downstream
 
-from ..errors import InputError
-from ..laws.catalogue import LAWS
-from ..results.blocks import Block, Table, figure
-from ..results.fit import Fit
-from ..results.rows import Rows
-from ..tables.accuracies import Accuracies, loss_name
-from ..wording import by_reason, in_short, plural
-from .finding import table as table_of
+from ...errors import InputError
+from ...laws.catalogue import LAWS
+from ...results.blocks import Block, Table, figure
+from ...results.fit import Fit
+from ...results.rows import Rows
+from ...tables.accuracies import Accuracies, loss_name
+from ...wording import by_reason, in_short, plural
+from ..finding import table as table_of
 
 if TYPE_CHECKING:
     import pandas

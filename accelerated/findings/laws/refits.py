@@ -12,13 +12,13 @@ import pandas
 
 from routelaws.reference.laws.routed import cutoff
 
-from ..laws.resampling import bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
-from ..laws.uncertainty import Quantity
-from ..results.blocks import Block, constant, figure, rough_span
-from ..results.fit import Fit
-from ..results.rows import BOUNDED
-from .finding import CONSTANTS, Finding, Report, main_gains, router_name, table
-from .runs import LEVEL
+from ...laws.resampling import bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
+from ...laws.uncertainty import Quantity
+from ...results.blocks import Block, constant, figure, rough_span
+from ...results.fit import Fit
+from ...results.rows import BOUNDED
+from ..finding import CONSTANTS, Finding, Report, main_gains, router_name, table
+from ..runs import LEVEL
 
 ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
 """A condition: the paper's rows, and a run of the one dense size that has no run with the paper's seed."""

@@ -8,11 +8,11 @@ the change of log10 L per tenfold forward FLOPs: more experts per token, wider f
 import numpy as np
 import pandas
 
-from ..results.blocks import Block, figure, span
-from ..tables.schema import DENSE
-from .finding import Finding, Report, change, router_name, table
-from .runs import CELL, TableRun, frame_of, means, usual_frequency
-from .style import INK, colour_of, dots, loss_rows, panel_grid, plain_ticks, size_name, size_shade, with_room
+from ...results.blocks import Block, figure, span
+from ...tables.schema import DENSE
+from ..finding import Finding, Report, change, router_name, table
+from ..runs import CELL, TableRun, frame_of, means, usual_frequency
+from ..style import INK, colour_of, dots, loss_rows, panel_grid, plain_ticks, size_name, size_shade, with_room
 
 LARGER = "the next larger model"
 

@@ -1,9 +1,9 @@
 """Which size is best for a budget? Runs of several sizes with about the same training FLOPs."""
 
-from ..results.blocks import Block
-from ..results.planning.isoflop import ISOFLOP_CAPTION, ISOFLOP_HEAD, profile_blocks
-from ..results.plotting import plot_profiles
-from .finding import Finding, Report
+from ...results.blocks import Block
+from ...results.planning.isoflop import ISOFLOP_CAPTION, ISOFLOP_HEAD, profile_blocks
+from ...results.plotting import plot_profiles
+from ..finding import Finding, Report
 
 
 def section(report: Report) -> list[Block]:

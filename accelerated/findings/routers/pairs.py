@@ -9,14 +9,14 @@ import math
 import numpy as np
 import pandas
 
-from ..laws.uncertainty import student_quantile
-from ..results.blocks import Block, figure, span, ten_to
-from ..results.misfit import CLEAR
-from ..tables.schema import DENSE
-from ..wording import plural
-from .finding import Finding, Report, change, ends, router_name, table
-from .runs import LEVEL, Scatter, TableRun, frame_of, in_percent, means, usual
-from .style import (
+from ...laws.uncertainty import student_quantile
+from ...results.blocks import Block, figure, span, ten_to
+from ...results.misfit import CLEAR
+from ...tables.schema import DENSE
+from ...wording import plural
+from ..finding import Finding, Report, change, ends, router_name, table
+from ..runs import LEVEL, Scatter, TableRun, frame_of, in_percent, means, usual
+from ..style import (
     DASHED,
     INK,
     colour_of,

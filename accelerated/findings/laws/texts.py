@@ -3,13 +3,13 @@
 import numpy as np
 import pandas
 
-from ..results.blocks import NOT_DETERMINED, Block, Table, constant, figure, log_percent
-from ..results.encoding import Constant, constants
-from .finding import CONSTANTS, LEGEND, Finding, Report, listed, loss_name, names, router_name, status
-from .runs import TableRun
+from ...results.blocks import NOT_DETERMINED, Block, Table, constant, figure, log_percent
+from ...results.encoding import Constant, constants
+from ..finding import CONSTANTS, LEGEND, Finding, Report, listed, loss_name, names, router_name, status
+from ..runs import TableRun
+from ..style import colour_of, label_rows, panel_grid, shared_legend, size_axis
+from ..used_runs import blank
 from .slopes import at_ends, end_heads
-from .style import colour_of, label_rows, panel_grid, shared_legend, size_axis
-from .used_runs import blank
 
 COLUMNS = ["loss", "router", "rows", "left_out", "missing", "status", "rmsle", "rmsle_percent", "objective"]
 KEY = ["loss", "router"]

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import pandas
 
-from ..results.blocks import Block, count, figure
-from ..wording import plural
+from ...results.blocks import Block, count, figure
+from ...wording import plural
+from ..finding import Finding, Report, bullets, capital, listed, main_gains, names, router_name, table
 from .experts_per_token import LARGER
-from .finding import Finding, Report, bullets, capital, listed, main_gains, names, router_name, table
-from .routers import recommended
+from .pairs import recommended
 from .routing_frequency import LEAST
 
 LARGEST = 1.35e9

@@ -6,17 +6,17 @@ import numpy as np
 
 from routelaws.reference.laws import Range
 
-from ..laws.uncertainty import student_quantile
-from ..results.blocks import NOT_DETERMINED, Block, Table, count, counts_span, figure, span, two_digits, undetermined
-from ..results.encoding import Constant, constant_of, misfit_dict
-from ..results.fit import fit_form
-from ..results.misfit import how_far_off
-from ..tables.schema import DENSE
-from ..tables.selection import RouterRows
-from ..wording import plural
-from .finding import Finding, Report
+from ...laws.uncertainty import student_quantile
+from ...results.blocks import NOT_DETERMINED, Block, Table, count, counts_span, figure, span, two_digits, undetermined
+from ...results.encoding import Constant, constant_of, misfit_dict
+from ...results.fit import fit_form
+from ...results.misfit import how_far_off
+from ...tables.schema import DENSE
+from ...tables.selection import RouterRows
+from ...wording import plural
+from ..finding import Finding, Report
+from ..runs import LEVEL, usual
 from .law import RouterLaw
-from .runs import LEVEL, usual
 
 
 class DenseLaw(RouterLaw):

@@ -11,13 +11,13 @@ import pandas
 
 from routelaws.reference.laws.held_out import _scores as scores_of
 
-from ..laws.catalogue import LAWS
-from ..results.blocks import Block, figure, log_percent
-from ..results.fit import Fit, fit_form
-from ..results.rows import BOUNDED
-from .finding import Finding, Report, bullets, router_name, table
-from .runs import TableRun
-from .style import colour_of, dots, panel_grid, shared_legend
+from ...laws.catalogue import LAWS
+from ...results.blocks import Block, figure, log_percent
+from ...results.fit import Fit, fit_form
+from ...results.rows import BOUNDED
+from ..finding import Finding, Report, bullets, router_name, table
+from ..runs import TableRun
+from ..style import colour_of, dots, panel_grid, shared_legend
 
 FORMS = ("per-size", "separable", "bilinear")
 """The (N, E) laws of the paper before its final law."""

@@ -8,13 +8,12 @@ import pandas
 from routelaws.reference.laws import range_of
 from routelaws.reference.laws.dense import DenseLine
 
-from ..laws.fitting import LossCurve, predict_curve
-from ..laws.uncertainty import Quantity, profile_intervals
-from ..results.blocks import NOT_DETERMINED, Block, count, counts_span, figure, ten_to, undetermined, verdict
-from .finding import Finding, Report, names, router_name, table
-from .law import RouterLaw
-from .runs import LEVEL, REACH, TableRun
-from .style import (
+from ...laws.fitting import LossCurve, predict_curve
+from ...laws.uncertainty import Quantity, profile_intervals
+from ...results.blocks import NOT_DETERMINED, Block, count, counts_span, figure, ten_to, undetermined, verdict
+from ..finding import Finding, Report, names, router_name, table
+from ..runs import LEVEL, REACH, TableRun
+from ..style import (
     DASHED,
     INK,
     colour_of,
@@ -26,6 +25,7 @@ from .style import (
     size_name,
     size_shade,
 )
+from .law import RouterLaw
 
 SHOWN_EXPERTS = (8, 64, 128, 512)
 """The table has these values of E, and the largest E of the runs."""

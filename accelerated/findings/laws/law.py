@@ -8,8 +8,8 @@ import pandas
 
 from routelaws.reference.laws.routed import effective_experts
 
-from ..laws.fitting import predict_curve
-from ..results.blocks import (
+from ...laws.fitting import predict_curve
+from ...results.blocks import (
     NOT_DETERMINED,
     Block,
     Table,
@@ -20,17 +20,17 @@ from ..results.blocks import (
     figure,
     log_percent,
 )
-from ..results.encoding import constants, fit_dict
-from ..results.fit import Fit
-from ..results.floor import cutoff_cell, forms_table
-from ..results.misfit import FLOOR_MOVES, warnings
-from ..results.plotting import label_ends
-from ..results.row_differences import differences, row_doubts, shorter_runs
-from ..tables.schema import DENSE
-from ..wording import by_reason, once, plural
-from .finding import CONSTANTS, LEGEND, Finding, Report, bullets, missing, names, router_name, status, who
-from .runs import TableRun
-from .style import (
+from ...results.encoding import constants, fit_dict
+from ...results.fit import Fit
+from ...results.floor import cutoff_cell, forms_table
+from ...results.misfit import FLOOR_MOVES, warnings
+from ...results.plotting import label_ends
+from ...results.row_differences import differences, row_doubts, shorter_runs
+from ...tables.schema import DENSE
+from ...wording import by_reason, once, plural
+from ..finding import CONSTANTS, LEGEND, Finding, Report, bullets, missing, names, router_name, status, who
+from ..runs import TableRun
+from ..style import (
     INK,
     colour_of,
     dots,

@@ -9,12 +9,12 @@ import pandas
 
 from routelaws.reference.laws.routed import RoutedCoefficients, cutoff, predict_loss
 
-from ..results.blocks import Block, count, counts_span, figure
-from ..results.encoding import Constant
-from ..tables.schema import DENSE
-from .finding import Finding, Report, bullets, listed, router_name
-from .paper import DENSE_ALPHA, DENSE_N_C, PRINTED
-from .runs import usual
+from ...results.blocks import Block, count, counts_span, figure
+from ...results.encoding import Constant
+from ...tables.schema import DENSE
+from ..finding import Finding, Report, bullets, listed, router_name
+from ..paper import DENSE_ALPHA, DENSE_N_C, PRINTED
+from ..runs import usual
 
 HALF_UNIT = 5e-4
 """Half a unit of the last printed digit: each coefficient of Table 3 has three decimals."""

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas
 
-from ..results.blocks import Block, Table, figure, share
-from ..results.plotting import label_ends
-from ..tables.schema import DENSE
-from .finding import Finding, Report, change, ends, router_name, table
-from .runs import CELL, TableRun, frame_of, in_percent, means, usual_frequency
-from .style import colour_of, dots, loss_rows, panel_grid, size_name, size_shade, with_room
+from ...results.blocks import Block, Table, figure, share
+from ...results.plotting import label_ends
+from ...tables.schema import DENSE
+from ..finding import Finding, Report, change, ends, router_name, table
+from ..runs import CELL, TableRun, frame_of, in_percent, means, usual_frequency
+from ..style import colour_of, dots, loss_rows, panel_grid, size_name, size_shade, with_room
 
 LEAST = 0.5
 """The paper recommends routing at least this share of the blocks."""
