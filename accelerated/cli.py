@@ -34,7 +34,7 @@ NEEDED = {
     "probe": "train,laws",
     "convert-weights": "train,laws",
 }
-"""{command: its extras}, for commands that need other extras than `laws`."""
+"""{command: its extras}, for the commands in `commands/models`. The commands in `commands/laws` need `laws`."""
 
 TRAINING = ("train", "sweep", "evaluate", "generate", "inspect", "report")
 """The commands that compile a model; they use JAX's cache of compiled programs."""
@@ -177,7 +177,8 @@ def _missing(error: ModuleNotFoundError, command: str) -> str:
 
 def _run(command: str, arguments: list[str]) -> None:
     name = command.replace("-", "_")
-    module = importlib.import_module(f"{__package__}.commands.{name}")
+    folder = "models" if command in NEEDED else "laws"
+    module = importlib.import_module(f"{__package__}.commands.{folder}.{name}")
     if hasattr(module, "main"):
         module.main(arguments)
     else:

@@ -329,8 +329,8 @@ def prepare_environment(folder: Path) -> None:
     os.environ |= {**thread_environment(1), "ROUTELAWS_CACHE": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
     os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    import routelaws.accelerated.commands.sweep
-    import routelaws.accelerated.commands.train  # noqa: F401
+    import routelaws.accelerated.commands.models.sweep
+    import routelaws.accelerated.commands.models.train  # noqa: F401
     from routelaws.accelerated.training.runs.result_rows import commit
 
     commit()  # cached, because a commit during the campaign would change the rows

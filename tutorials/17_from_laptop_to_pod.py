@@ -574,7 +574,7 @@ for step, loss in resumed.items():
 # moments have four bytes as before, so each weight takes sixteen bytes.)
 
 # %%
-from routelaws.accelerated.commands import plan_mesh
+from routelaws.accelerated.commands.models import plan_mesh
 from routelaws.accelerated.training.devices.mesh_plan import MeshShape, plan_device
 
 choices = {"router": "sinkhorn", "experts": 512, "dtype": "bfloat16"}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from routelaws.accelerated.commands import train
+from routelaws.accelerated.commands.models import train
 from routelaws.accelerated.training import step
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps import workers

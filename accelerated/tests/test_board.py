@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands.train import boards_of
+from routelaws.accelerated.commands.models.train import boards_of
 from routelaws.accelerated.tables.trackers.events import event_files
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.sweeps.board import Board, scalars

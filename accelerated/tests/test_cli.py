@@ -44,7 +44,7 @@ def test_a_wrong_run_is_one_line_and_leaves_nothing(tmp_path, small_fields, wron
 
 
 def test_evaluate_prints_each_text_and_task_with_its_own_numbers(capsys, monkeypatch, approved):
-    from routelaws.accelerated.commands import evaluate
+    from routelaws.accelerated.commands.models import evaluate
 
     found = {"router": "dense", "group_size": 1, "one_hot": False}
     for name, values in {"validation": (2.5, 0.05, 131072, 146), "c4": (3.25, 0.125, 4096, 7)}.items():
@@ -148,7 +148,7 @@ def test_the_extra_of_an_option_is_named(monkeypatch, command, package, extras):
 
 
 def test_a_package_that_no_extra_brings_is_a_fault_of_ours(monkeypatch):
-    monkeypatch.setitem(sys.modules, "routelaws.accelerated.commands.fit", None)
+    monkeypatch.setitem(sys.modules, "routelaws.accelerated.commands.laws.fit", None)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["fit", "anywhere"])
 

@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import plan, predict
+from routelaws.accelerated.commands.laws import plan, predict
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.laws.held_out import leave_one_group_out
 from routelaws.accelerated.results.blocks import text

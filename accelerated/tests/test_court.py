@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from routelaws.accelerated.commands import court as command
+from routelaws.accelerated.commands.laws import court as command
 from routelaws.accelerated.laws.catalogue import LAWS
 from routelaws.accelerated.results import court
 from routelaws.accelerated.results.blocks import percent

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands import downstream as downstream_command
-from routelaws.accelerated.commands.fit import FitFlags
-from routelaws.accelerated.commands.predict import PointFlags, predict
+from routelaws.accelerated.commands.laws import downstream as downstream_command
+from routelaws.accelerated.commands.laws.fit import FitFlags
+from routelaws.accelerated.commands.laws.predict import PointFlags, predict
 from routelaws.accelerated.findings import report
 from routelaws.accelerated.findings.laws import downstream as downstream_laws
 from routelaws.accelerated.laws.catalogue import LAWS

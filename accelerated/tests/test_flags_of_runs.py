@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands import compile, convert_weights, export, plan_mesh, probe, train
-from routelaws.accelerated.commands.inspect import _first_and_last
+from routelaws.accelerated.commands.models import compile, convert_weights, export, plan_mesh, probe, train
+from routelaws.accelerated.commands.models.inspect import _first_and_last
 from routelaws.accelerated.findings import report as table_report
 from routelaws.accelerated.routed_block import hash_table
 from routelaws.accelerated.training import loop, step

@@ -31,7 +31,7 @@ import pytest
 from numba.core import event
 
 from routelaws.accelerated import cli
-from routelaws.accelerated.commands import export, sweep
+from routelaws.accelerated.commands.models import export, sweep
 from routelaws.accelerated.training import loop
 from routelaws.accelerated.training.step import initial_state
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from routelaws.accelerated import cli, files
-from routelaws.accelerated.commands import sweep as sweep_command
+from routelaws.accelerated.commands.models import sweep as sweep_command
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training import diagnosis, loop, step, stopping
 from routelaws.accelerated.training.configuration import from_mapping

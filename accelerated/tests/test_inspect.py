@@ -18,8 +18,8 @@ import scipy.special
 import scipy.stats
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import generate as generate_command
-from routelaws.accelerated.commands import train
+from routelaws.accelerated.commands.models import generate as generate_command
+from routelaws.accelerated.commands.models import train
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.findings.sweeps.folder import SweepRun
 from routelaws.accelerated.inspection import own_run, run_page
@@ -611,7 +611,7 @@ def test_experts_that_choose_have_their_tokens_in_the_order_of_the_text():
 
 
 def test_the_command_names_the_files_that_it_wrote(run_of, tmp_path, monkeypatch, capsys):
-    from routelaws.accelerated.commands import inspect as command
+    from routelaws.accelerated.commands.models import inspect as command
 
     run = run_of(router="hash")
     monkeypatch.setattr(command, "_trace", lambda *_: trace_run(run, ids_of(run), "hash"))

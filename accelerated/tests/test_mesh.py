@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from routelaws.accelerated.commands.train import run_of
+from routelaws.accelerated.commands.models.train import run_of
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.conformance.bounds import check

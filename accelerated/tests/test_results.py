@@ -212,7 +212,7 @@ WIDE = {
 def test_no_number_of_a_table_is_cut_or_broken(table, monkeypatch, capsys, command):
     """Every number of a wide terminal appears whole in a line of a narrow terminal."""
     lines, printed = {}, []
-    module = importlib.import_module(f"routelaws.accelerated.commands.{WIDE[command][0]}")
+    module = importlib.import_module(f"routelaws.accelerated.commands.laws.{WIDE[command][0]}")
     monkeypatch.setattr(module, "show", printed.extend)
     assert main(WIDE[command]) == 0
     for columns in (250, 80, 60):

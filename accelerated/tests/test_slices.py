@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from routelaws.accelerated.commands.compile import words
+from routelaws.accelerated.commands.models.compile import words
 from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.operations import own_backward
 from routelaws.accelerated.operations.target import platform, traced_for

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from routelaws.accelerated.commands import report
-from routelaws.accelerated.commands import sweep as sweep_command
+from routelaws.accelerated.commands.laws import report
+from routelaws.accelerated.commands.models import sweep as sweep_command
 from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.files import locked
 from routelaws.accelerated.training import stopping

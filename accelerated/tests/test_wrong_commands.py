@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from routelaws.accelerated.cli import main
-from routelaws.accelerated.commands import downstream, plan, predict, reproduce
+from routelaws.accelerated.commands.laws import downstream, plan, predict, reproduce
 
 from .small_tables import LAW
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from ..conversion.folder import read_transformers, write_transformers
-from ..conversion.gguf_file import write_gguf
-from .terminal import remark, say
+from ...conversion.folder import read_transformers, write_transformers
+from ...conversion.gguf_file import write_gguf
+from ..terminal import remark, say
 
 
 def convert_weights(folder: Path, /, *, to: Literal["transformers", "gguf", "run"], out: Path) -> None:

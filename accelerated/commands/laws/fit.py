@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..results.blocks import Heading, show
-from ..results.encoding import dumps
-from ..results.rows import RowChoice, law_of
-from ..results.runs import fit_table, fits_blocks, with_options
-from .flags import fields, refuse
-from .output import write_folder
-from .terminal import Working
+from ...results.blocks import Heading, show
+from ...results.encoding import dumps
+from ...results.rows import RowChoice, law_of
+from ...results.runs import fit_table, fits_blocks, with_options
+from ..flags import fields, refuse
+from ..output import write_folder
+from ..terminal import Working
 
 
 @dataclass(frozen=True)

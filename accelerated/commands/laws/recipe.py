@@ -4,15 +4,15 @@ import math
 
 from routelaws.reference.recipes import Setting
 
-from ..errors import InputError
-from ..results.blocks import show
-from ..results.encoding import dumps
-from ..results.fit import LEVEL
-from ..results.planning.recipe_fits import fitted, fitted_blocks
-from ..results.planning.recipes import recipes_blocks, recipes_dict
-from ..results.runs import LOSS
-from ..tables.units import parameters_of, tokens_of
-from .flags import check_counts, check_level, refuse
+from ...errors import InputError
+from ...results.blocks import show
+from ...results.encoding import dumps
+from ...results.fit import LEVEL
+from ...results.planning.recipe_fits import fitted, fitted_blocks
+from ...results.planning.recipes import recipes_blocks, recipes_dict
+from ...results.runs import LOSS
+from ...tables.units import parameters_of, tokens_of
+from ..flags import check_counts, check_level, refuse
 
 
 def recipe(

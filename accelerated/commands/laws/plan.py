@@ -6,26 +6,26 @@ from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
-from ..errors import InputError
-from ..laws.catalogue import Law
-from ..laws.planning import Budget
-from ..results.blocks import Heading, show
-from ..results.encoding import dumps
-from ..results.fit import LEVEL
-from ..results.planning.hours import HOUR, read_clock
-from ..results.planning.isoflop import ISOFLOP_CAPTION
-from ..results.planning.next_run import NextRuns, next_blocks
-from ..results.planning.plan import Plan, plan_blocks
-from ..results.planning.rankings import check_resamples
-from ..results.planning.recipes import recipe_of
-from ..results.plotting import plot_profiles
-from ..results.rows import law_of, rows_of_released
-from ..results.runs import LOSS, Runs, read, with_options
-from ..tables.released import released_runs
-from ..tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
-from .flags import check_counts, check_level, fields, given, refuse
-from .output import write_folder
-from .terminal import Working
+from ...errors import InputError
+from ...laws.catalogue import Law
+from ...laws.planning import Budget
+from ...results.blocks import Heading, show
+from ...results.encoding import dumps
+from ...results.fit import LEVEL
+from ...results.planning.hours import HOUR, read_clock
+from ...results.planning.isoflop import ISOFLOP_CAPTION
+from ...results.planning.next_run import NextRuns, next_blocks
+from ...results.planning.plan import Plan, plan_blocks
+from ...results.planning.rankings import check_resamples
+from ...results.planning.recipes import recipe_of
+from ...results.plotting import plot_profiles
+from ...results.rows import law_of, rows_of_released
+from ...results.runs import LOSS, Runs, read, with_options
+from ...tables.released import released_runs
+from ...tables.units import bytes_of, flops_of, number_bytes_of, parameters_of, tokens_of
+from ..flags import check_counts, check_level, fields, given, refuse
+from ..output import write_folder
+from ..terminal import Working
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ FRONTIER = (
 
 def write_plan(plan: Plan, folder: Path) -> None:
     """Write the plan with its figures: frontier and, if there are isoFLOP profiles, isoflop."""
-    from ..findings.style import COLOURS, MORE_COLOURS
+    from ...findings.style import COLOURS, MORE_COLOURS
 
     routers = dict.fromkeys(line.model.router for ranking in plan.rankings for line in ranking.lines)
     others = [router for router in routers if router not in COLOURS]

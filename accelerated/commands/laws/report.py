@@ -3,15 +3,15 @@
 import os
 from pathlib import Path
 
-from ..errors import InputError
-from ..files import storage_errors
-from ..findings.sweeps import run_pairs
-from ..findings.sweeps.curves import curves_figure
-from ..findings.sweeps.report import write_report
-from ..results.blocks import Heading
-from ..training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
-from .output import write_folder
-from .terminal import Working, remark
+from ...errors import InputError
+from ...files import storage_errors
+from ...findings.sweeps import run_pairs
+from ...findings.sweeps.curves import curves_figure
+from ...findings.sweeps.report import write_report
+from ...results.blocks import Heading
+from ...training.sweeps.sweep_folder import check_collected, check_plan, collect_rows
+from ..output import write_folder
+from ..terminal import Working, remark
 
 
 def report(folders: tuple[Path, ...] = (), /, *, full: bool = False, out: Path | None = None) -> None:
@@ -34,7 +34,7 @@ def report(folders: tuple[Path, ...] = (), /, *, full: bool = False, out: Path |
     if out is not None and len(folders) < 2:
         raise InputError(f"--out {out}: it is for the comparison of runs; name two or more, or leave out --out")
     if alone:
-        from ..inspection.run_page import write_run_page
+        from ...inspection.run_page import write_run_page
 
         print(write_run_page(folders[0], remark))
         return
@@ -52,7 +52,7 @@ def report(folders: tuple[Path, ...] = (), /, *, full: bool = False, out: Path |
 
 def _write_comparison(folders: tuple[Path, ...], runs: "pandas.DataFrame", out: Path) -> None:  # noqa: F821
     """Write the comparison of runs as a page with their curves and their differences at equal tokens."""
-    from ..inspection.run_page import read_run
+    from ...inspection.run_page import read_run
 
     read = {str(folder): read_run(folder) for folder in folders}
     curves = {name: rows[["tokens", "loss_validation"]].to_numpy().T for name, (_, rows) in read.items()}

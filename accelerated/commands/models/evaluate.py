@@ -3,14 +3,14 @@
 from json import dumps as dump_json
 from pathlib import Path
 
-from ..errors import InputError
-from ..tables.accuracies import add_run
-from ..training.evaluate import evaluate_run
-from ..training.tasks import MEASURES, evaluate_task, table_row
-from ..training.window_losses import few_documents
-from ..wording import plural
-from .flags import refuse
-from .terminal import remark, say
+from ...errors import InputError
+from ...tables.accuracies import add_run
+from ...training.evaluate import evaluate_run
+from ...training.tasks import MEASURES, evaluate_task, table_row
+from ...training.window_losses import few_documents
+from ...wording import plural
+from ..flags import refuse
+from ..terminal import remark, say
 
 
 def evaluate(
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def _tell_replay(folder: Path, routing: Path, json: bool) -> None:
-    from ..inspection.replay import replay
+    from ...inspection.replay import replay
 
     losses = replay(folder, routing, remark)
     if json:

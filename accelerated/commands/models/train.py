@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..errors import InputError
-from ..files import exists
-from ..results.planning.recipes import recipe_line, recipe_of
-from ..training.configuration import TrainConfig
-from ..training.devices import hosts
-from ..training.devices.mesh import open_mesh, parse_mesh
-from ..training.loop import Run
-from ..training.runs.run_folder import read_config
-from ..training.runs.trunk import Trunk
-from ..training.sweeps.board import Board
-from ..training.sweeps.workers import compute_where_called, keep_freed_memory
-from ..training.text.corpus import read_corpus
-from ..training.text.tokens import prepare_tokens
-from ..training.watch import silent
-from . import flags
-from .flags import fields
-from .progress import LivePage, Progress
-from .run_flags import run_flags
-from .terminal import say
+from ...errors import InputError
+from ...files import exists
+from ...results.planning.recipes import recipe_line, recipe_of
+from ...training.configuration import TrainConfig
+from ...training.devices import hosts
+from ...training.devices.mesh import open_mesh, parse_mesh
+from ...training.loop import Run
+from ...training.runs.run_folder import read_config
+from ...training.runs.trunk import Trunk
+from ...training.sweeps.board import Board
+from ...training.sweeps.workers import compute_where_called, keep_freed_memory
+from ...training.text.corpus import read_corpus
+from ...training.text.tokens import prepare_tokens
+from ...training.watch import silent
+from .. import flags
+from ..flags import fields
+from ..progress import LivePage, Progress
+from ..run_flags import run_flags
+from ..terminal import say
 
 
 def main(arguments: list[str]) -> None:
@@ -154,7 +154,7 @@ def run_of(
     corpus = read_corpus(config.corpus or None)
 
     def write(blocks: list, runs: list, refresh: float | None) -> None:
-        from ..inspection.run_page import write_live_page
+        from ...inspection.run_page import write_live_page
 
         write_live_page(out, {out: config}, blocks, refresh)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..results.blocks import Block, Heading, Notes, Table, markdown, percent, show
-from ..results.court import (
+from ...results.blocks import Block, Heading, Notes, Table, markdown, percent, show
+from ...results.court import (
     FAILS,
     Calibrated,
     CourtScore,
@@ -19,11 +19,11 @@ from ..results.court import (
     tables_of_runs,
     verdicts,
 )
-from ..results.encoding import dumps
-from ..results.runs import LOSS, read
-from .flags import check_counts
-from .output import output_folder
-from .terminal import Working
+from ...results.encoding import dumps
+from ...results.runs import LOSS, read
+from ..flags import check_counts
+from ..output import output_folder
+from ..terminal import Working
 
 NOISE = 0.005
 """Standard deviation of ln L in simulated tables."""
@@ -162,8 +162,8 @@ def write_court(blocks: list[Block], scores: Sequence[CourtScore], folder: Path)
     """
     from matplotlib import pyplot
 
-    from ..files import write_atomically
-    from ..findings.style import image
+    from ...files import write_atomically
+    from ...findings.style import image
 
     head = [
         Heading("Which law of the loss holds on runs of other people?", 1),
@@ -187,7 +187,7 @@ def draw_misses(scores: Sequence[CourtScore]):
     """Draw the misses as shares of the spread, a line for each law. Return the matplotlib figure."""
     from matplotlib import pyplot
 
-    from ..findings.style import COLOURS, MORE_COLOURS
+    from ...findings.style import COLOURS, MORE_COLOURS
 
     names = [f"{row['law']}, {row['coefficients']}" for row in verdicts(scores)][::-1]
     families = dict.fromkeys(score.table.family for score in scores)

@@ -5,13 +5,13 @@ from pathlib import Path
 import markdown_it  # noqa: F401  # the report needs these packages at the end: fail before minutes of work
 import matplotlib  # noqa: F401
 
-from ..errors import printable
-from ..findings.report import write_reproduction
-from ..laws.catalogue import LAWS
-from ..results.fit import check_huber
-from ..results.rows import BOUNDED
-from ..tables.released import released_runs
-from .terminal import remark
+from ...errors import printable
+from ...findings.report import write_reproduction
+from ...laws.catalogue import LAWS
+from ...results.fit import check_huber
+from ...results.rows import BOUNDED
+from ...tables.released import released_runs
+from ..terminal import remark
 
 
 def reproduce(

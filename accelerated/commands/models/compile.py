@@ -4,10 +4,10 @@ from json import dumps as dump_json
 from pathlib import Path
 from typing import Annotated
 
-from ..training.devices.slices import KINDS, compile_run
-from . import flags
-from .flags import fields
-from .run_flags import fields_of_size, run_flags
+from ...training.devices.slices import KINDS, compile_run
+from .. import flags
+from ..flags import fields
+from ..run_flags import fields_of_size, run_flags
 
 
 def main(arguments: list[str]) -> None:

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..errors import InputError
-from ..laws.catalogue import Law
-from ..results.blocks import show
-from ..results.encoding import dumps
-from ..results.fit import LEVEL, check_huber
-from ..results.prediction import input_of, point_of, predict_all, predict_published, prediction_blocks, published_blocks
-from ..results.rows import law_of, rows_of_released
-from ..results.runs import fit_table, with_options
-from ..tables.released import released_runs, released_table
-from ..tables.schema import to_numbers
-from ..tables.units import UNITS_OF, parameters_of
+from ...errors import InputError
+from ...laws.catalogue import Law
+from ...results import prediction
+from ...results.blocks import show
+from ...results.encoding import dumps
+from ...results.fit import LEVEL, check_huber
+from ...results.rows import law_of, rows_of_released
+from ...results.runs import fit_table, with_options
+from ...tables.released import released_runs, released_table
+from ...tables.schema import to_numbers
+from ...tables.units import UNITS_OF, parameters_of
+from ..flags import check_level, fields, given, refuse
+from ..terminal import Working
 from .fit import FitFlags
-from .flags import check_level, fields, given, refuse
-from .terminal import Working
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def predict(
     check_level(level)
     chosen = fit.choice()
     check_huber(with_options(law, chosen.options), fit.huber)
-    at = point_of(law, columns)
+    at = prediction.point_of(law, columns)
     if not tables:
         tables, rows = _released(law, fit.rows)
         chosen = chosen._replace(rows=rows)
     with Working("reading the table") as tell:
         fits = fit_table(law, tables, chosen, level, fit.huber, router, tell)
-        predictions = predict_all(fits if fit.law else fits.better_form(), at, level)
-    print(dumps(predictions.to_dict())) if json else show(prediction_blocks(predictions))
+        predictions = prediction.predict_all(fits if fit.law else fits.better_form(), at, level)
+    print(dumps(predictions.to_dict())) if json else show(prediction.prediction_blocks(predictions))
     return None
 
 
@@ -100,8 +100,8 @@ def _predict_published(law: Law, published: str, at: dict, tables: tuple[Path, .
     if tables:
         raise InputError("--published replaces a table; give only one of them")
     refuse(idle, "it cannot be used with --published, which has no runs and no intervals; leave it out")
-    prediction = predict_published(law, published, at)
-    print(dumps(prediction.to_dict())) if json else show(published_blocks(prediction))
+    predicted = prediction.predict_published(law, published, at)
+    print(dumps(predicted.to_dict())) if json else show(prediction.published_blocks(predicted))
 
 
 def _released(law: Law, rows: str | None) -> tuple[tuple[Path, ...], str | None]:
@@ -119,7 +119,7 @@ def _with_named(point: dict[str, float | None], texts: tuple[str, ...]) -> dict[
     for text in texts:
         name, _, value = text.partition("=")
         if point.get(name) is not None:
-            other = input_of(name)[0].removesuffix("=")
+            other = prediction.input_of(name)[0].removesuffix("=")
             raise InputError(f"--at {text}: {other} {point[name]:g} sets the same column; give only one of them")
         [number], [wrong] = to_numbers([value], UNITS_OF.get(name))
         if wrong or math.isnan(number):

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ..tables.trackers.convert import convert_runs, parse_pairs
-from ..wording import plural
-from .terminal import remark, say
+from ...tables.trackers.convert import convert_runs, parse_pairs
+from ...wording import plural
+from ..terminal import remark, say
 
 
 def convert(

@@ -10,16 +10,16 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ..conversion.families import ForeignModel, model_in
-from ..conversion.foreign_mesh import ForeignMesh, zipf_loads
-from ..conversion.foreign_mesh import feasible_meshes as foreign_meshes
-from ..conversion.foreign_mesh import plan_device as plan_foreign
-from ..errors import InputError
-from ..inspection.foreign_traces import Design, as_trace, problems, read_recorded
-from ..results.blocks import percent
-from ..tables.units import bytes_of
-from ..training.configuration import TrainConfig
-from ..training.devices.mesh_plan import (
+from ...conversion.families import ForeignModel, model_in
+from ...conversion.foreign_mesh import ForeignMesh, zipf_loads
+from ...conversion.foreign_mesh import feasible_meshes as foreign_meshes
+from ...conversion.foreign_mesh import plan_device as plan_foreign
+from ...errors import InputError
+from ...inspection.foreign_traces import Design, as_trace, problems, read_recorded
+from ...results.blocks import percent
+from ...tables.units import bytes_of
+from ...training.configuration import TrainConfig
+from ...training.devices.mesh_plan import (
     DevicePlan,
     MeshChoice,
     MeshShape,
@@ -30,10 +30,10 @@ from ..training.devices.mesh_plan import (
     sequences_together,
     smallest_that_fits,
 )
-from . import flags
-from .flags import fields
-from .run_flags import fields_of_size, run_flags
-from .terminal import remark
+from .. import flags
+from ..flags import fields
+from ..run_flags import fields_of_size, run_flags
+from ..terminal import remark
 
 
 def main(arguments: list[str]) -> None:
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
         if slice is None:
             limit = bytes_of(memory)
         else:
-            from ..training.devices import slices
+            from ...training.devices import slices
 
             devices, limit = slices.size_of_slice(slice), slices.memory_of_slice(slice)
         report = mesh_report(run.run(), devices, limit)

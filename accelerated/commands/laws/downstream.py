@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from ..findings.laws.downstream import check_numbers, compare_laws, study_blocks
-from ..results.blocks import show
-from ..results.encoding import dumps, plain
-from ..tables.accuracies import read_accuracies, read_guess_rates
-from ..tables.released import released_table
-from ..tables.units import flops_of
-from .terminal import Working
+from ...findings.laws.downstream import check_numbers, compare_laws, study_blocks
+from ...results.blocks import show
+from ...results.encoding import dumps, plain
+from ...tables.accuracies import read_accuracies, read_guess_rates
+from ...tables.released import released_table
+from ...tables.units import flops_of
+from ..terminal import Working
 
 
 def downstream(

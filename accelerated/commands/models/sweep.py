@@ -10,21 +10,21 @@ import matplotlib  # noqa: F401
 import numpy as np
 import pandas  # noqa: F401
 
-from ..errors import InputError, printable
-from ..findings.sweeps.folder import read_sweep
-from ..findings.sweeps.loads import learning, not_learned_sentence
-from ..findings.sweeps.registered import check_untouched, held_out, register
-from ..findings.sweeps.report import write_report
-from ..laws.fitting import level_table
-from ..training.sweeps.board import Board
-from ..training.sweeps.grid import MOST_RUNS, Grid, read_grid
-from ..training.sweeps.sweep import Part, run_sweep, runs_of_part
-from ..training.sweeps.sweep_folder import folder_of_run
-from ..training.watch import Watch
-from ..wording import by_reason
-from .flags import check_counts
-from .progress import LivePage, Progress
-from .terminal import remark, say
+from ...errors import InputError, printable
+from ...findings.sweeps.folder import read_sweep
+from ...findings.sweeps.loads import learning, not_learned_sentence
+from ...findings.sweeps.registered import check_untouched, held_out, register
+from ...findings.sweeps.report import write_report
+from ...laws.fitting import level_table
+from ...training.sweeps.board import Board
+from ...training.sweeps.grid import MOST_RUNS, Grid, read_grid
+from ...training.sweeps.sweep import Part, run_sweep, runs_of_part
+from ...training.sweeps.sweep_folder import folder_of_run
+from ...training.watch import Watch
+from ...wording import by_reason
+from ..flags import check_counts
+from ..progress import LivePage, Progress
+from ..terminal import remark, say
 from .train import boards_of, with_rates
 
 DRAWN = 5
@@ -85,7 +85,7 @@ def sweep(
         return functools.reduce(lambda to, project: Board(to, boards, project), boards_of(tensorboard, wandb), watch)
 
     def write(blocks: list, current: list[int], refresh: float | None) -> None:
-        from ..inspection.run_page import write_live_page
+        from ...inspection.run_page import write_live_page
 
         shown = {folder_of_run(out, i, chosen.runs[i]): chosen.runs[i] for i in sorted(current[:DRAWN])}
         write_live_page(out, shown, blocks, refresh)

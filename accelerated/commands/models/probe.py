@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-from ..errors import InputError
-from ..files import exists
-from ..results.planning.hours import read_clock
-from ..training.probe import probed_runs, timed_rows
-from ..training.runs.result_rows import COLUMNS, write_rows
-from . import flags
-from .flags import fields
-from .run_flags import run_flags
+from ...errors import InputError
+from ...files import exists
+from ...results.planning.hours import read_clock
+from ...training.probe import probed_runs, timed_rows
+from ...training.runs.result_rows import COLUMNS, write_rows
+from .. import flags
+from ..flags import fields
+from ..run_flags import run_flags
 
 
 def main(arguments: list[str]) -> None:

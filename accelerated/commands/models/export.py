@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from ..files import write_atomically
-from ..training.configuration import TrainConfig
-from ..training.runs.export import export_train_step
-from . import flags
-from .flags import fields
-from .run_flags import run_flags
-from .terminal import say
+from ...files import write_atomically
+from ...training.configuration import TrainConfig
+from ...training.runs.export import export_train_step
+from .. import flags
+from ..flags import fields
+from ..run_flags import run_flags
+from ..terminal import say
 
 
 def main(arguments: list[str]) -> None:

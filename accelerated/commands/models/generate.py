@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..files import write_atomically
-from ..results.blocks import Terminal
-from ..training.diagnosis import special_blocks
-from ..training.generate import generate as continue_text
-from ..training.runs.run_folder import read_config, read_tokenizer
-from ..training.watch import telling
+from ...errors import InputError
+from ...files import write_atomically
+from ...results.blocks import Terminal
+from ...training.diagnosis import special_blocks
+from ...training.generate import generate as continue_text
+from ...training.runs.run_folder import read_config, read_tokenizer
+from ...training.watch import telling
 
 
 def generate(
@@ -60,9 +60,9 @@ def generate(
     text = continue_text(folder, prompt, **options, route=route)
     print("" if colour else text)
     if page is not None:
-        from ..inspection.page import page as html_page
-        from ..inspection.statistics import block_statistics
-        from ..inspection.trace import Trace, piece_of
+        from ...inspection.page import page as html_page
+        from ...inspection.statistics import block_statistics
+        from ...inspection.trace import Trace, piece_of
 
         ids, expert, gate = map(np.array, zip(*routes, strict=True))
         zeros, places = np.zeros(len(ids), int), np.arange(len(ids))
@@ -81,7 +81,7 @@ def _colours(experts: int) -> Callable[[bytes, int], str]:
     from rich.console import COLOR_SYSTEMS
     from rich.style import Style
 
-    from ..inspection.page import hue
+    from ...inspection.page import hue
 
     console, decoder, last = Terminal(), codecs.getincrementaldecoder("utf-8")("replace"), [-1]
     system = COLOR_SYSTEMS.get(console.color_system or "")

@@ -6,17 +6,17 @@ from json import dumps as dump_json
 from pathlib import Path
 from typing import Literal
 
-from ..conversion.families import model_in
-from ..errors import InputError
-from ..files import write_atomically
-from ..inspection.foreign_traces import as_trace, problems, read_recorded
-from ..inspection.page import page as html_page
-from ..inspection.statistics import as_json, block_statistics, summary
-from ..inspection.trace import Trace, write_trace
-from ..inspection.transformers_folder import trace_transformers
-from ..results.blocks import Table, show
-from .flags import check_counts, refuse
-from .terminal import remark, say
+from ...conversion.families import model_in
+from ...errors import InputError
+from ...files import write_atomically
+from ...inspection.foreign_traces import as_trace, problems, read_recorded
+from ...inspection.page import page as html_page
+from ...inspection.statistics import as_json, block_statistics, summary
+from ...inspection.trace import Trace, write_trace
+from ...inspection.transformers_folder import trace_transformers
+from ...results.blocks import Table, show
+from ..flags import check_counts, refuse
+from ..terminal import remark, say
 
 TOKENS = 16_384
 """Tokens that are routed by default."""
@@ -128,7 +128,7 @@ def _trace(folder: Path, text: Path | None, tokens: int, transformers: bool, ste
     if transformers:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has all needed files
         return trace_transformers(folder, text, tokens=tokens)
-    from ..inspection.own_run import (  # imports training and JAX, which a model of transformers does not need
+    from ...inspection.own_run import (  # imports training and JAX, which a model of transformers does not need
         trace_folder,
         trace_steps,
     )

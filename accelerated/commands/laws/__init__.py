@@ -1,0 +1,1 @@
+"""The commands that read results of runs: tables, laws, reports."""

@@ -1,0 +1,1 @@
+"""The commands that train, run, convert or place a model."""
