@@ -176,8 +176,7 @@ def _missing(error: ModuleNotFoundError, command: str) -> str:
 
 
 def _run(command: str, arguments: list[str]) -> None:
-    name = command.replace("-", "_")
-    folder = "models" if command in NEEDED else "laws"
+    name, folder = command.replace("-", "_"), "models" if command in NEEDED else "laws"
     module = importlib.import_module(f"{__package__}.commands.{folder}.{name}")
     if hasattr(module, "main"):
         module.main(arguments)

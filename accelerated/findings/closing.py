@@ -5,31 +5,30 @@ import shlex
 from ..errors import printable
 from ..results.blocks import Block, Heading, two_digits
 from ..wording import plural
-from .finding import Report, bullets, distinct, listed, missing
-from .laws.compute import other_kinds
-from .used_runs import unused
+from .finding import Report, bullets, distinct, listed
+from .laws.compute import only_usual_kinds, without_law
+from .laws.slopes import measured_slopes
+from .used_runs import suspects, unused
 
 
 def lacking_section(report: Report) -> list[Block]:
     """Return the comparisons for which the table lacks runs."""
     results, table = report.results, report.table
     lacking = {
-        "no size has two values of E (for slopes)": results["slopes"]["slope"].notna().any(),
+        "no size has two values of E (for slopes)": len(measured_slopes(results)) > 0,
         **{finding.lacking: finding.answered(results) for finding in report.findings if finding.lacking},
-        "no run has another k, R or width (to test the law that uses F and B)": results["kinds"].empty
-        or other_kinds(results),
+        "no run has another k, R or width (to test the law that uses F and B)": not only_usual_kinds(results),
         "there is only one loss column, so no other text": len(table.loss_columns) > 1,
     }
     absent = [words for words, there in lacking.items() if not there]
     lack = f"**The table lacks runs for some comparisons:** {'; '.join(absent)}."
     sentences = [lack] if absent and table.routers else []
-    reasons, unfitted = {law.missing for law in report.laws}, results["utilisation"].dropna(subset="missing")
-    return sentences + missing(unfitted[~unfitted["missing"].isin(reasons)].itertuples(), "law that uses F and B")
+    return sentences + without_law(report)
 
 
 def method_section(report: Report) -> list[Block]:
     """Return the methods, and the commands that repeat the results."""
-    scatter, sizes = report.results["seed_scatter"], report.table.sizes
+    scatter, sizes = report.scatter, report.table.sizes
     blocks: list[Block] = [Heading("How it was computed")]
     if report.fitted:
         blocks.append(
@@ -57,8 +56,7 @@ def method_section(report: Report) -> list[Block]:
 
 def more_section(report: Report) -> list[Block]:
     """Return where to find further results, the unused runs, and the command that repeats the report."""
-    sweep, runs = report.sweep, report.results["runs"]
-    lines = []
+    sweep, lines, impossible = report.sweep, [], len(suspects(report))
     if sweep and sweep.waiting:
         lines.append(f"**Missing runs:** {', '.join(f'{i} ({name})' for i, name in sweep.waiting.items())}.")
     if sweep and sweep.left_out:
@@ -66,7 +64,7 @@ def more_section(report: Report) -> list[Block]:
         lines.append(f"**Not used for the law:** {left_out}.")
     if not report.full:
         left = [f"{len(ids)}, {reason}" for reason, ids in unused(report).items()]
-        left += [f"{(runs['suspect'] != '').sum()} with impossible labels"] * bool(runs["suspect"].any())
+        left += [f"{impossible} with impossible labels"] * bool(impossible)
         lines += [f"**Runs that no law uses:** {'; '.join(left)}."] if left else []
         lines += report.table.remarks
     table = "; every evaluation is in [results.csv](results.csv)" if sweep else ""

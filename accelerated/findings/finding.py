@@ -62,6 +62,16 @@ class Report(NamedTuple):
         return self.results["laws"]
 
     @property
+    def dense(self):
+        """The `dense.DenseLaw`."""
+        return self.results["dense"]
+
+    @property
+    def scatter(self):
+        """The `runs.Scatter` over seeds; None without repeated runs."""
+        return self.results["seed_scatter"]
+
+    @property
     def fitted(self) -> list:
         """The laws of the routers that have one."""
         return [law for law in self.laws if law.missing is None]

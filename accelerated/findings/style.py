@@ -102,10 +102,6 @@ def size_name(results: dict, size: int) -> str:
     return results["size_labels"][str(size)]
 
 
-def loss_label(results: dict) -> str:
-    return f"{loss_name(results['table'].loss_column)} loss (nats per token)"
-
-
 def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:
     """Return the shade for the i-th of `count` sizes: from a light tint to the full colour."""
     from matplotlib.colors import to_rgb
@@ -177,7 +173,7 @@ def loss_axis(panels: list, losses: list[float], results: dict) -> None:
 
 
 def loss_rows(panels: list, results: dict) -> None:
-    label_rows(panels, loss_label(results))
+    label_rows(panels, f"{loss_name(results['table'].loss_column)} loss (nats per token)")
 
 
 def label_rows(panels: list, words: str) -> None:

@@ -56,8 +56,14 @@ def _gaps(runs: list[TableRun]) -> list[tuple]:
     return [cell for cell in wanted + [(DENSE, n, 1) for n in sizes] if cell not in there]
 
 
-def blank(runs: pandas.DataFrame) -> dict[int, list[str]]:
+def suspects(report: Report) -> pandas.DataFrame:
+    """Return the runs with impossible labels."""
+    return report.results["runs"].query("suspect != ''")
+
+
+def blank(results: dict) -> dict[int, list[str]]:
     """Return {run: losses without a value}."""
+    runs = results["runs"]
     names = {row.hyper_id: [name for name, loss in row.losses.items() if loss is None] for row in runs.itertuples()}
     return {run: losses for run, losses in names.items() if losses}
 
@@ -101,7 +107,7 @@ def section(report: Report) -> list[Block]:
 
 def _suspects(report: Report) -> list[Block]:
     runs = report.results["runs"]
-    suspects, others = runs[runs["suspect"] != ""], runs[runs["suspect"] == ""]
+    odd, others = suspects(report), runs[runs["suspect"] == ""]
     columns = {
         "hyper_id": lambda row: str(row.hyper_id),
         "router": lambda row: router_name(row.router),
@@ -111,13 +117,13 @@ def _suspects(report: Report) -> list[Block]:
         "loss": lambda row: figure(row.loss, ".4f"),
         "why": lambda row: row.suspect,
     }
-    if suspects.empty:
+    if odd.empty:
         return []
-    kept = listed(others.merge(suspects[SAME].drop_duplicates())["hyper_id"])
+    kept = listed(others.merge(odd[SAME].drop_duplicates())["hyper_id"])
     words = f"These runs are used: {kept}. They have the same configuration as a suspect run, but agree with their"
     return [
         "These suspect runs are not used anywhere, because their labels are impossible:",
-        table(suspects, columns),
+        table(odd, columns),
         *[f"{words} neighbours."] * (kept != "none"),
     ]
 
@@ -143,7 +149,7 @@ def _odd_runs(report: Report) -> list[Block]:
             "The dense 130M model was trained with seeds 1, 2 and 3, but not with seed 42. So the paper's choice of "
             "rows, seed 42, has no dense model of this size."
         )
-    lost = "; ".join(f"{run} ({listed(map(loss_name, losses))})" for run, losses in blank(runs).items())
+    lost = "; ".join(f"{run} ({listed(map(loss_name, losses))})" for run, losses in blank(report.results).items())
     return sentences + [f"These runs have a blank loss at the last evaluation: {lost}."] * bool(lost)
 
 

@@ -244,7 +244,7 @@ def test_a_router_may_have_the_name_of_a_verdict():
         "The routers differ",
         "The routers differ",
     ]
-    assert [pairs.recommended(each.results["pairs"])[0] for each in said] == ["open", "supported", "supported"]
+    assert [pairs.recommended(each.results)[0] for each in said] == ["open", "supported", "supported"]
 
 
 def test_forms_are_compared_row_by_row_and_size_by_size():

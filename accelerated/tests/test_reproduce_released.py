@@ -46,7 +46,7 @@ def test_the_rows_are_those_of_the_paper(results):
 def test_what_is_left_out_is_named(results):
     runs = results["runs"]
     assert runs[runs["suspect"] != ""]["hyper_id"].tolist() == [47, 49, 54, 55, 56, 57, 66, 67]
-    assert [*used_runs.blank(runs)] == [82, 83, 84, 128, 140, 165, 166, 191]
+    assert [*used_runs.blank(results)] == [82, 83, 84, 128, 140, 165, 166, 191]
     assert set(results["gaps"].itertuples(index=False, name=None)) == {
         ("Hash", SIZES["25M"], 32),
         ("Hash", SIZES["130M"], 8),

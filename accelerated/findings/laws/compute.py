@@ -14,7 +14,7 @@ from ...results.encoding import Constant, coefficients_of, constant_of, unknown
 from ...results.fit import Fit, fit_form
 from ...tables.schema import DENSE
 from ...tables.selection import RouterRows
-from ..finding import Finding, Report, change, router_name, table
+from ..finding import Finding, Report, change, missing, router_name, table
 from ..runs import REACH, TableRun, usual_frequency
 from ..style import INK, colour_of, loss_axis, panel_grid, plain_ticks, shared_legend
 
@@ -103,9 +103,17 @@ def _order(kind: str) -> tuple:
     return kind != MAIN, kind != PLAIN, kind.startswith(PLAIN), kind
 
 
-def other_kinds(results: dict) -> bool:
-    """Return whether a law describes runs outside the main grid."""
-    return not results["kinds"]["kind"].isin([MAIN, PLAIN]).all()
+def only_usual_kinds(results: dict) -> bool:
+    """Return whether there is a law, and no run outside the main grid for it."""
+    kinds = results["kinds"]["kind"]
+    return len(kinds) > 0 and kinds.isin([MAIN, PLAIN]).all()
+
+
+def without_law(report: Report) -> list[Block]:
+    """Return the reasons why routers have no law, except those that hold for the law of N and E, too."""
+    laws = report.results["utilisation"].dropna(subset="missing")
+    laws = laws[~laws["missing"].isin([law.missing for law in report.laws])]
+    return missing(laws.itertuples(), "law that uses F and B")
 
 
 LAW = """```
@@ -115,7 +123,7 @@ log10 L = a log10 F + b log10 B̂ + c log10 F log10 B̂ + d
 
 
 def section(report: Report) -> list[Block]:
-    if not other_kinds(report.results):
+    if only_usual_kinds(report.results):
         return []
     columns = {
         "router": lambda row: router_name(row.router),
@@ -180,7 +188,7 @@ def _off(results: dict) -> str:
 def draw(results: dict, runs: list[TableRun]):
     """Return the loss of every run against its equivalent FLOPs by the (F, B) law, one panel per router."""
     points = results["utilisation_runs"].dropna(subset="effective")
-    if points.empty or not other_kinds(results):
+    if points.empty or only_usual_kinds(results):
         return None
     routers, marks = points.groupby("router"), _marks(points["kind"])
     figure, panels = panel_grid(len(routers), 4.2)

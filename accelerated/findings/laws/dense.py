@@ -17,6 +17,7 @@ from ...wording import plural
 from ..finding import Finding, Report
 from ..runs import LEVEL, usual
 from .law import RouterLaw
+from .printed import rmsle_of
 
 
 class DenseLaw(RouterLaw):
@@ -66,7 +67,7 @@ def dense_coefficients(fit) -> dict[str, Constant]:
 
 
 def sentence(report: Report) -> str | None:
-    dense = report.results["dense"]
+    dense = report.dense
     if report.laws or dense.missing is not None:
         return None
     alpha, largest = dense.constants["alpha"], dense.fit.misfit.largest
@@ -83,7 +84,7 @@ def sentence(report: Report) -> str | None:
 
 
 def section(report: Report) -> list[Block]:
-    dense = report.results["dense"]
+    dense = report.dense
     if dense.rows < 2:
         return []
     if dense.missing is not None:
@@ -98,7 +99,7 @@ def section(report: Report) -> list[Block]:
         ["RMSLE", figure(dense.fit.rmsle, ".5f"), ""],
     ]
     if len(printed):
-        rmsle = report.results["printed_laws"].set_index("router")["rmsle"][DENSE]
+        rmsle = rmsle_of(report.results)[DENSE]
         shown = [figure(printed.iloc[0], ".3f"), count(printed.iloc[1]), figure(rmsle, ".5f")]
         rows = [[*row, cell] for row, cell in zip(rows, shown, strict=True)]
     return [

@@ -16,15 +16,11 @@ def section(report: Report) -> list[Block]:
     ]
 
 
-def draw(results: dict, runs: list):
-    return plot_profiles(results["isoflop"]) if results["isoflop"] else None
-
-
 FINDING = Finding(
     "isoflop",
     ISOFLOP_HEAD,
     lambda results, source: {"isoflop": source.profiles()},
     section,
-    figures={"isoflop": draw},
+    figures={"isoflop": lambda results, runs: plot_profiles(results["isoflop"]) if results["isoflop"] else None},
     short=True,
 )

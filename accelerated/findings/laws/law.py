@@ -16,7 +16,6 @@ from ...results.blocks import (
     constant,
     constant_span,
     count,
-    counts_span,
     figure,
     log_percent,
 )
@@ -27,7 +26,7 @@ from ...results.misfit import FLOOR_MOVES, warnings
 from ...results.plotting import label_ends
 from ...results.row_differences import differences, row_doubts, shorter_runs
 from ...tables.schema import DENSE
-from ...wording import by_reason, once, plural
+from ...wording import once, plural
 from ..finding import CONSTANTS, LEGEND, Finding, Report, bullets, missing, names, router_name, status, who
 from ..runs import TableRun
 from ..style import (
@@ -45,6 +44,8 @@ from ..style import (
     size_name,
     size_shade,
 )
+from .printed import rmsle_of
+from .refits import extrapolated
 
 FORMULA = """```
 log10 L = a log10 N + b log10 Ê + c log10 N log10 Ê + d
@@ -130,17 +131,7 @@ def sentence(report: Report) -> str | None:
     words = (
         f"**{head}** Above the size N_cutoff, more experts stop helping. By the law, N_cutoff is {'; '.join(parts)}."
     )
-    return words + _extrapolated(report) * bool(known) + _cutoffs_with_floor(report)
-
-
-def _extrapolated(report: Report) -> str:
-    intervals = report.results["other_intervals"]
-    cutoffs = intervals[intervals["name"] == "N_cutoff"]
-    cutoffs = cutoffs[np.isfinite(cutoffs[["jackknife_low", "jackknife_high"]].astype(float)).all(axis=1)]
-    ends = {row.router: counts_span((row.jackknife_low, row.jackknife_high)) for row in cutoffs.itertuples()}
-    knife = ", ".join(f"{ends} for {names(routers)}" for ends, routers in by_reason(ends).items())
-    allowed = "; the jackknife also includes small errors of the law at each size; by this, N_cutoff is"
-    return f" This is an extrapolation{f'{allowed} {knife}' if knife else ''}."
+    return words + extrapolated(report) * bool(known) + _cutoffs_with_floor(report)
 
 
 def _cutoffs_with_floor(report: Report) -> str:
@@ -191,7 +182,7 @@ def floor_section(report: Report) -> list[Block]:
 
 def _constants(report: Report) -> Table:
     rows, printed = [], report.results["printed"]
-    errors = report.results["printed_laws"].set_index("router")["rmsle"].map(log_percent)
+    errors = rmsle_of(report.results).map(log_percent)
     for law in report.fitted:
         cells = []
         for name, coefficient in law.constants.items():

@@ -17,7 +17,7 @@ CHANCE = 2.0
 def sentence(report: Report) -> str | None:
     if not report.fitted:
         return None
-    laws, nothing, scatter = report.fitted, report.without_constants, report.results["seed_scatter"]
+    laws, nothing, scatter = report.fitted, report.without_constants, report.scatter
     worst, cause = max(law.percent for law in laws), _cause(report)
     head = "The law fits well, but not exactly."
     if len(nothing) == len(laws):
@@ -56,7 +56,7 @@ def sentence(report: Report) -> str | None:
 
 def _cause(report: Report) -> str | None:
     """Return how much of the residuals the laws cause (most, part, none); None without repeated runs."""
-    laws, scatter = report.fitted, report.results["seed_scatter"]
+    laws, scatter = report.fitted, report.scatter
     if scatter is None:
         return None
     if max(law.percent for law in laws) > CHANCE * scatter.percent:
@@ -67,7 +67,7 @@ def _cause(report: Report) -> str | None:
 
 def section(report: Report) -> list[Block]:
     """Return the residuals of the laws by size, and tests for a bend and for chance."""
-    dense, sizes = report.results["dense"], report.table.sizes
+    dense, sizes = report.dense, report.table.sizes
     laws = report.fitted + ([dense] if dense.fit else [])
     if not laws:
         return []

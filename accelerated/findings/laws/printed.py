@@ -92,6 +92,11 @@ def best_in_box(printed: RoutedCoefficients, rows: tuple[np.ndarray, ...]) -> fl
     return float(np.sqrt(np.mean((residual - design @ moved * HALF_UNIT) ** 2)))
 
 
+def rmsle_of(results: dict) -> pandas.Series:
+    """Return the RMSLE of the printed constants of each router."""
+    return results["printed_laws"].set_index("router")["rmsle"]
+
+
 def sentence(report: Report) -> str:
     constants, laws = (report.results[name].query("router != @DENSE") for name in ("printed", "printed_laws"))
     head = f"{constants['inside'].sum()} of {len(constants)} printed constants lie within the intervals of the fit."

@@ -14,10 +14,11 @@ from routelaws.reference.laws.routed import cutoff
 
 from ...laws.resampling import bootstrap, bootstrap_weights, group_bootstrap_weights, jackknife
 from ...laws.uncertainty import Quantity
-from ...results.blocks import Block, constant, figure, rough_span
+from ...results.blocks import Block, constant, counts_span, figure, rough_span
 from ...results.fit import Fit
 from ...results.rows import BOUNDED
-from ..finding import CONSTANTS, Finding, Report, main_gains, router_name, table
+from ...wording import by_reason
+from ..finding import CONSTANTS, Finding, Report, main_gains, names, router_name, table
 from ..runs import LEVEL
 
 ONE_SEED = "routing_frequency == 0.5 and k == 1 and (seed == 42 or (router_type == 'Dense' and seed == 1))"
@@ -132,6 +133,16 @@ def section(report: Report) -> list[Block]:
         table(report.results["other_intervals"], methods, keys=2),
         _of_the_draws(report.results["resamples"]),
     ]
+
+
+def extrapolated(report: Report) -> str:
+    """Return a sentence on N_cutoff, with those intervals of the jackknife that have two finite ends."""
+    cutoffs = report.results["other_intervals"].query("name == 'N_cutoff'")
+    cutoffs = cutoffs[np.isfinite(cutoffs[["jackknife_low", "jackknife_high"]].astype(float)).all(axis=1)]
+    ends = {row.router: counts_span((row.jackknife_low, row.jackknife_high)) for row in cutoffs.itertuples()}
+    knife = ", ".join(f"{ends} for {names(routers)}" for ends, routers in by_reason(ends).items())
+    allowed = "; the jackknife also includes small errors of the law at each size; by this, N_cutoff is"
+    return f" This is an extrapolation{f'{allowed} {knife}' if knife else ''}."
 
 
 def _refits_table(report: Report) -> list[Block]:

@@ -133,8 +133,12 @@ def at_ends(report: Report, gains: pandas.DataFrame) -> list[str]:
     return cells
 
 
+def measured_slopes(results: dict) -> pandas.DataFrame:
+    return results["slopes"].dropna(subset="slope")
+
+
 def section(report: Report) -> list[Block]:
-    slopes = report.results["slopes"].dropna(subset="slope")
+    slopes = measured_slopes(report.results)
     if slopes.empty:
         return []
     columns = {
@@ -189,7 +193,7 @@ def _gain_table(report: Report) -> list[Block]:
 
 def draw(results: dict, runs: list[TableRun]):
     """Return slopes against N: the measured slope per tenfold E, and the law's slope per tenfold effective experts."""
-    slopes = results["slopes"][results["slopes"]["router"].isin(results["slopes"].dropna(subset="slope")["router"])]
+    slopes = results["slopes"][results["slopes"]["router"].isin(measured_slopes(results)["router"])]
     if slopes.empty:
         return None
     routers, low, high = slopes.groupby("router"), slopes["N"].min() / 1.3, slopes["N"].max() * 1.3

@@ -99,7 +99,7 @@ def section(report: Report) -> list[Block]:
         [loss_name(row.loss), router_name(row.router), *at_ends(report, gains.get_group((row.loss, row.router)))]
         for row in fits.itertuples()
     ]
-    lost = blank(report.results["runs"])
+    lost = blank(report.results)
     return [
         "The same law is fitted to each loss of the table. This shows whether the gains carry over to texts that were "
         f"not in the training data. {LEGEND}",

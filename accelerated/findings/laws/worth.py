@@ -84,7 +84,7 @@ def section(report: Report) -> list[Block]:
         )
     if known.empty:
         return blocks
-    if sizes := report.results["dense"].sizes:
+    if sizes := report.dense.sizes:
         top = report.size(sizes[-1])
         blocks.append(f"Above {top}, the largest dense model, both sizes are extrapolated.")
     caption = (

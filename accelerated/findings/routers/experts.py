@@ -7,11 +7,14 @@ import pandas
 
 from ...results.blocks import Block, figure, span
 from ...tables.schema import DENSE
-from ..finding import Finding, Report, change, ends, router_name, table
+from ..finding import Finding, Report, change, ends, listed, names, router_name, table
 from ..runs import TableRun, frame_of, in_percent, means, usual
 
 COLUMNS = ["router", "before", "E", "sizes", "percent", "low", "high", "per_doubling"]
 REACHED = ["reached", "reached_low", "reached_high", "reached_sizes"]
+
+LOW_EXPERTS, HIGH_EXPERTS = 64, 128
+MOST_OF_THE_FALL = 200 / 3  # percent
 
 
 def steps(runs: list[TableRun]) -> pandas.DataFrame:
@@ -57,6 +60,32 @@ def section(report: Report) -> list[Block]:
         "fall of log L from dense to the E after the step, as a share of its fall from dense to the largest E.",
         table(report.results["doublings"], columns, keys=2),
     ]
+
+
+def recommended(results: dict) -> tuple[str, str] | None:
+    """Judge the paper's "64 to 128 experts" by their share of the fall in loss, and by the gain of more experts."""
+    verdicts, reached = {}, {}
+    for router, rows in results["doublings"].groupby("router"):
+        inside = rows[rows["E"].between(LOW_EXPERTS, HIGH_EXPERTS) & rows["reached"].notna()]
+        steps = rows[rows["sizes"] > 0]
+        beyond, below = steps[steps["before"] >= HIGH_EXPERTS], steps[steps["E"] <= HIGH_EXPERTS]
+        if inside.empty or beyond.empty or below.empty:
+            continue
+        reached[router], helps = inside.iloc[-1], (beyond["high"] < 0).any()
+        fades = (beyond["per_doubling"] > below["per_doubling"].min()).all()
+        most = fades and reached[router]["reached"] >= MOST_OF_THE_FALL
+        verdicts[router] = "supported in part" if helps and most else "not supported" if helps else "supported"
+    if not verdicts:
+        return None
+    shares = listed(f"{figure(row['reached'], '.0f')} % ({router_name(name)})" for name, row in reached.items())
+    still = [router for router, verdict in verdicts.items() if verdict != "supported"]
+    different = set(verdicts.values())
+    verdict = different.pop() if len(different) == 1 else "supported in part"
+    return verdict, (
+        f"at E = {listed(sorted({row['E'] for row in reached.values()}))}, log L has fallen by {shares} of its fall "
+        f"from dense to the largest E; a larger E certainly lowers the loss further for "
+        f"{names(still) if still else 'no router'}"
+    )
 
 
 FINDING = Finding(

@@ -156,6 +156,24 @@ def _draw_line(panel, name: str, rows: pandas.DataFrame, label: str, colour) -> 
     panel.annotate(name, (row.flops, row.loss), xytext=(21, 0), **look, **beside)
 
 
+def recommended(results: dict) -> tuple[str, str] | None:
+    """Judge the paper's "one expert per token" by the gain per FLOPs of k above 1, compared with a larger model."""
+    frame, verdict = results["gains_per_flop"], "open"
+    growth = frame[frame["against"] == LARGER]
+    if growth.empty:
+        return None
+    if (growth["low"] > 0).all():
+        verdict = "supported"
+    elif (growth["high"] < 0).all():
+        verdict = "not supported"
+    elif growth["low"].notna().all() and (growth["low"] > 0).any() and not (growth["high"] < 0).any():
+        verdict = "supported in part"
+    return verdict, "; ".join(
+        f"k = {row.k} gains less per FLOP than {row.against} in {row.less} of {row.cells} cells"
+        for row in frame.itertuples()
+    )
+
+
 FINDING = Finding(
     key="experts_per_token",
     title="Experts per token",

@@ -141,8 +141,9 @@ def _lower(pair) -> str:
     return words if better(pair) == lower else f"{words}, not certain"
 
 
-def recommended(frame: pandas.DataFrame) -> tuple[str, str] | None:
-    """Return the verdict on the paper's router with its reason; None without a pair of this router."""
+def recommended(results: dict) -> tuple[str, str] | None:
+    """Judge the paper's S-BASE by its differences from the other routers."""
+    frame = results["pairs"]
     pairs = [pair for pair in overall(frame) if PAPERS in (pair.first, pair.second)]
     if not pairs:
         return None
@@ -168,9 +169,7 @@ def _against(frame: pandas.DataFrame, pair) -> str:
 
 def differences(report: Report) -> list[Block]:
     """Return the figure of the differences."""
-    chance = (
-        " A hollow point is a difference that seeds alone can cause (95 %)." if report.results["seed_scatter"] else ""
-    )
+    chance = " A hollow point is a difference that seeds alone can cause (95 %)." if report.scatter else ""
     return report.figure(
         "pairs",
         "Differences of the routers, in percent of the loss, one line for each size N",

@@ -9,6 +9,7 @@ from ...tables.schema import DENSE
 from ..finding import Finding, Report, change, ends, router_name, table
 from ..runs import CELL, TableRun, frame_of, in_percent, means, usual_frequency
 from ..style import colour_of, dots, loss_rows, panel_grid, size_name, size_shade, with_room
+from ..used_runs import suspects
 
 LEAST = 0.5
 """The paper recommends routing at least this share of the blocks."""
@@ -58,7 +59,7 @@ def section(report: Report) -> list[Block]:
         *report.figure(
             "frequency",
             "Loss against the share of the blocks that are routed",
-            f"One line for each router and E.{short * bool(report.results['runs']['suspect'].any())}",
+            f"One line for each router and E.{short * bool(len(suspects(report)))}",
         ),
         Table(["router", "N", "E", *(f"R = {share(value)}" for value in losses)], rows, keys=3),
         f"The next table compares each R with R = {usual}. The change is a mean over the pairs of N and E; its "
@@ -95,6 +96,31 @@ def _lines(panel, results: dict, router: str, rows: pandas.DataFrame):
     for i, (experts, points) in enumerate(counts):
         dots(panel, points["R"], points["loss"], size_shade(colour, i, len(counts)), line=1.4)
         yield points["R"].iloc[-1], points["loss"].iloc[-1], f"{router_name(router)}, E = {experts}", colour
+
+
+def recommended(results: dict) -> tuple[str, str] | None:
+    """Judge the paper's "half of the blocks routed" by the changes in loss with fewer routed blocks."""
+    frame = results["routing_frequency"]
+    means = frame[frame["N"].isna()]
+    below, more = means[means["R"].isna()], means[means["R"] > means["usual"]]
+    if below.empty or below["usual"].iloc[0] < LEAST:
+        return None
+    verdict, higher = "open", below["low"] > 0
+    if (below["high"] < 0).any():
+        verdict = "not supported"
+    elif higher.any():
+        verdict = "supported" if higher.all() else "supported in part"
+    reasons = [
+        f"{router_name(row.router)}: the loss is higher with R below 0.5 in {row.cells - row.lower} of {row.cells} "
+        "cells"
+        for row in below.itertuples()
+    ]
+    reasons += [
+        f"{router_name(row.router)}: the loss is lower with R = {row.R:.3g} than with R = {row.usual:.3g} in "
+        f"{row.lower} of {row.cells} cells"
+        for row in more.itertuples()
+    ]
+    return verdict, "; ".join(reasons)
 
 
 FINDING = Finding(

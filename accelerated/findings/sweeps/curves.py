@@ -10,6 +10,7 @@ from ..style import colour_among, colour_of, label_rows, panel_grid, shared_lege
 from .folder import Sweep, SweepRun
 from .loads import SHARES, Load, load_panel
 
+NO_LOGS = "There are no curves, because the logs of the runs are missing."
 TOKENS, NATS = "training tokens (millions)", "loss (nats per token)"
 
 
@@ -109,10 +110,7 @@ def curves(report: Report) -> list[Block]:
     return report.figure("training", "Loss during training", caption)
 
 
-def section(report: Report) -> list[Block]:
-    return curves(report) or ["There are no curves, because the logs of the runs are missing."]
-
-
 FINDING = Finding(
-    None, "Training", lambda results, sweep: {}, section, figures={"training": training_figure}, last=curves
-)
+    None, "Training", lambda results, sweep: {}, lambda report: curves(report) or [NO_LOGS],
+    figures={"training": training_figure}, last=curves,
+)  # fmt: skip

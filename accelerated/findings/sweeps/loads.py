@@ -117,10 +117,6 @@ def sentence(report: Report) -> str | None:
     )
 
 
-def section(report: Report) -> list[Block]:
-    return _loads(report) + _learning(report)
-
-
 def _loads(report: Report) -> list[Block]:
     columns = {
         "router": lambda row: router_name(row.router),
@@ -209,4 +205,6 @@ def _draw_load(panel, load: "Load", colour) -> None:
             panel.stairs(block, edges, linewidth=1.8, baseline=None, **look)
 
 
-FINDING = Finding(None, "The routers", find, section, sentence, figures={"load": load_figure})
+FINDING = Finding(
+    None, "The routers", find, lambda report: _loads(report) + _learning(report), sentence, {"load": load_figure}
+)

@@ -279,9 +279,5 @@ def section(report: Report) -> list[Block]:
 
 
 FINDING = Finding(
-    None,
-    "Predictions for the largest model",
-    lambda results, sweep: {"registered": score(sweep)},
-    section,
-    short=True,
+    None, "Predictions for the largest model", lambda results, sweep: {"registered": score(sweep)}, section, short=True
 )

@@ -101,32 +101,32 @@ def runs_of(runs: list[SweepRun]) -> pandas.DataFrame:
         (percent of hidden and predicted tokens; NaN for next tokens), grouped (whether experts see one position of a
         group of sequences).
     """
-    return pandas.DataFrame([_run(run, run.config.model) for run in runs])
-
-
-def _run(run: SweepRun, model) -> dict:
     known = ("learning_rate", "dropped_fraction", "wall_seconds", "device", "commit")
-    masked = model.objective == "masked"
-    return {
-        "hyper_id": run.hyper_id,
-        "name": run.config.name(),
-        "router": run.router,
-        "experts": run.experts,
-        "N": run.size,
-        "P": int(run.row["total_parameter_count"]),
-        "seed": run.config.seed,
-        "tokens": int(run.row["tokens"]),
-        "loss": run.loss,
-        "standard_error": run.standard_error,
-        **{name: run.row[name] for name in known},
-        **{name: float(run.row.get(name, math.nan)) for name in ("evaluation_tokens", "evaluation_documents")},
-        "corpus": run.config.corpus,
-        "vocabulary": model.vocab_size,
-        "k": model.k,
-        "share": 100 * model.routing_frequency,
-        "mask_rate": 100 * model.mask_rate if masked else math.nan,
-        "grouped": model.record.grouped and (not masked or model.grouping == "position"),
-    }
+    rows = []
+    for run in runs:
+        model, masked = run.config.model, run.config.model.objective == "masked"
+        row = {
+            "hyper_id": run.hyper_id,
+            "name": run.config.name(),
+            "router": run.router,
+            "experts": run.experts,
+            "N": run.size,
+            "P": int(run.row["total_parameter_count"]),
+            "seed": run.config.seed,
+            "tokens": int(run.row["tokens"]),
+            "loss": run.loss,
+            "standard_error": run.standard_error,
+            **{name: run.row[name] for name in known},
+            **{name: float(run.row.get(name, math.nan)) for name in ("evaluation_tokens", "evaluation_documents")},
+            "corpus": run.config.corpus,
+            "vocabulary": model.vocab_size,
+            "k": model.k,
+            "share": 100 * model.routing_frequency,
+            "mask_rate": 100 * model.mask_rate if masked else math.nan,
+            "grouped": model.record.grouped and (not masked or model.grouping == "position"),
+        }
+        rows.append(row)
+    return pandas.DataFrame(rows)
 
 
 def preset_of(sweep: Sweep) -> str | None:
