@@ -264,7 +264,8 @@ def _stored(answers) -> str:
         if np.array_equal(np.sort(wanted, axis=1), np.sort(actual, axis=1)):
             continue
         names = dict(zip(wanted.ravel().tolist(), actual.ravel().tolist(), strict=True))
-        changes = STORED | ({"exchanged": np.vectorize(names.get)} if len(names) >= 8 else {})
+        is_exchange = len({*names.values()}) == len(names) >= 8
+        changes = STORED | ({"exchanged": np.vectorize(names.get)} if is_exchange else {})
         for words, change in changes.items():
             if np.array_equal(np.sort(change(wanted), axis=1), np.sort(actual, axis=1)):
                 number = min(number for number in names if change(np.array(number)) != number)

@@ -284,11 +284,11 @@ def _answered(ask: Callable, probe: Probe, logits: np.ndarray) -> list[Answer]:
 
 
 def _idle(plain: list[Answer]) -> list[Difference]:
-    """Return a fault if at most half of the experts run, although some token has each expert among its k best."""
+    """Return a fault if an expert never runs, although some token has each expert among its k best."""
     largest = max(plain, key=lambda answer: answer.probe.logits.size)
-    num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert).tolist()
+    num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert[largest.gate != 0]).tolist()
     favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
-    if 2 * len(ran) > num_experts or len(favoured) < num_experts:
+    if len(ran) == num_experts or len(favoured) < num_experts:
         return []
     words = f"{len(largest.expert)} tokens run only experts {ran}, but each of {num_experts} should run for some token"
     return [Difference(f"{words}; at {told(largest.probe)}", largest.probe, "idle")]

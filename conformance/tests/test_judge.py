@@ -278,13 +278,15 @@ class TestRules:
         found = judge(lambda probe: dense(probe, most=4))
         assert (found.verdict, found.kind) == ("defect", "form") and "each token gets 4 experts" in found.detail
 
-    @pytest.mark.parametrize("running", [4, 5])
-    def test_half_of_the_experts_idle_is_a_defect(self, running):
+    @pytest.mark.parametrize("running", [4, 7])
+    def test_an_expert_that_never_runs_is_a_defect(self, running):
         def ask(probe):
             inside = min(probe.logits.shape[1], max(probe.k, probe.logits.shape[1] * running // 8))
             return Router("softmax")(probe._replace(logits=probe.logits[:, :inside], bias=None))
 
-        assert ((found := judge(ask)).kind == "idle", found.verdict == "defect") == (running == 4, running == 4), found
+        found = judge(ask)
+        assert (found.verdict, found.kind) == ("defect", "idle"), found
+        assert f"run only experts {[*range(running)]}" in found.detail
 
     def test_a_change_at_the_last_repeated_call_is_seen(self):
         largest = max((probe for probe in designs.probes() if probe.kind == "plain"), key=lambda p: p.logits.size)

@@ -15,7 +15,7 @@ from routelaws.conformance.dialects.classifier import classify, classify_backend
 from routelaws.conformance.dialects.fitting import Design
 from routelaws.conformance.dialects.judge import UNEXPLAINED, Finding, judge, row_derivative
 from routelaws.conformance.engine import backends, report, stances
-from routelaws.conformance.engine.ledger import Trouble
+from routelaws.conformance.engine.ledger import Ledger, Trouble
 from routelaws.conformance.engine.names import public_functions
 from routelaws.conformance.suite import test_notation as suite_of_notation
 from routelaws.conformance.suite.inputs import test_repeated_and_large as large
@@ -282,12 +282,20 @@ def test_experts_that_never_run():
     assert any("run only experts [0, 1]" in words for words in (found.detail, *found.besides))
 
 
-def test_one_expert_that_never_runs_is_no_defect():
-    def route(z, k, bias, mask):
-        return mimics.qwen3(z - 100 * np.eye(z.shape[1], dtype=z.dtype)[-1], k)
+@pytest.mark.parametrize("number", [0, -1])
+def test_one_expert_that_never_runs(number):
+    """Its column of the gates [T, E] is 0, so the adapter lists it with gate 0 if no other expert is left."""
 
-    found = judge(asked(route))
-    assert found.verdict == "unexplained" and not any("run only" in words for words in found.besides)
+    def route(z, k):
+        gates = np.zeros(z.shape, np.float32)
+        np.put_along_axis(gates, *mimics.mixtral(z, k), axis=1)
+        gates[:, number] = 0
+        return gates
+
+    backend = backends.Backend("layer", blocks.backend(route, name="layer"), Ledger())
+    found = stances.stance_of(backend, stances.TOP_K).finding
+    assert (found.verdict, found.kind) == ("defect", "idle"), found
+    assert f"run only experts {sorted({*range(8)} - {number % 8})}" in found.detail
 
 
 def backend_of(route, *offers, **names) -> backends.Backend:
