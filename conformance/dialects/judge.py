@@ -296,7 +296,8 @@ def _idle(plain: list[Answer]) -> list[Difference]:
 
 def _changed(ask: Callable, answer: Answer) -> int:
     expert, gate = ask(answer.probe)
-    return int(((expert != answer.expert) | (gate != answer.gate)).any(axis=1).sum())
+    is_equal = (gate == answer.gate) | (np.isnan(gate) & np.isnan(answer.gate))
+    return int(((expert != answer.expert) | ~is_equal).any(axis=1).sum())
 
 
 def check_form(answer: Answer) -> None:

@@ -282,6 +282,19 @@ def test_experts_that_never_run():
     assert any("run only experts [0, 1]" in words for words in (found.detail, *found.besides))
 
 
+def test_nan_in_two_equal_calls_is_no_change():
+    """The logits divided by their sum, which is 0 for some tokens."""
+
+    def route(z, k, bias, mask):
+        expert = mimics.best(z, k)
+        return expert, mimics.shared(mimics.at(z, expert))
+
+    with np.errstate(all="ignore"):
+        found = judge(asked(route))
+    assert (found.verdict, found.kind) == ("defect", "not finite"), found
+    assert not any("equal calls" in words for words in found.besides), found.besides
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_one_expert_that_never_runs(number):
     """Its column of the gates [T, E] is 0, so the adapter lists it with gate 0 if no other expert is left."""
