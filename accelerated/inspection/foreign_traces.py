@@ -137,8 +137,11 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
         shape = list(expert.shape)
         raise InputError(f"{path}: has {expert.dtype} experts of shape {shape}; needed: integers [n, T, k]")
     unset = np.iinfo(expert.dtype).max  # -1 in an array without signs, unless an expert has this number
-    if expert.dtype.kind == "u" and unset >= (design.experts if design else NO_EXPERT) and expert.max() == unset:
-        expert = np.where(expert == unset, -1, expert.astype(np.int64))
+    holes = (expert == unset) & (expert.dtype.kind == "u")
+    if unset < (design.experts if design else NO_EXPERT):  # then only a token that would have the expert k > 1 times
+        holes = holes.all(axis=2, keepdims=True) & (expert.shape[2] > 1)
+    if holes.any():
+        expert = np.where(holes, -1, expert.astype(np.int64))
     if design is None and logits is None and expert.max() >= NO_EXPERT:
         wrong = f"has expert {expert.max()}, not below {NO_EXPERT:,}"
         raise InputError(f"{path}: {wrong}; write -1 for no expert, or add --model")

@@ -297,16 +297,18 @@ def test_the_largest_number_of_a_type_is_an_expert(dtype, tmp_path):
     assert trace.experts == experts and np.array_equal(trace.expert, expert) and problems(of) == {}
 
 
-@pytest.mark.parametrize(("dtype", "experts"), [(np.uint8, 64), (np.uint16, 64), (np.uint16, None), (np.uint8, 256)])
+@pytest.mark.parametrize(("dtype", "experts"), [(np.uint8, 64), (np.uint8, None), (np.uint16, None), (np.uint8, 256)])
 def test_minus_one_in_an_array_without_signs_is_no_expert(dtype, experts, tmp_path):
-    """With 256 experts, 255 is an expert."""
+    """With 256 experts, 255 is an expert, but no token chooses an expert three times."""
     expert = np.arange(3 * 64).reshape(64, 3) % 64
     expert[-5:] = -1
     np.savez(tmp_path / "a.npz", *[expert.astype(dtype)] * 2)
     design = experts and Design(experts, 3, np.array([1, 2]), 2, None)
     of = read_recorded(tmp_path / "a.npz", design)
-    assert (problems(of, design).get("missing", "")[:27] == "the experts of 5 tokens are") == (experts != 256)
-    assert (as_trace(of, "", design).expert[:, -5:] == (255 if experts == 256 else -1)).all()
+    assert list(problems(of, design)) in (["missing"], ["missing", "equal blocks"], ["missing", "local numbers"])
+    assert problems(of, design)["missing"].startswith("the experts of 5 tokens are")
+    trace = as_trace(of, "", design)
+    assert (trace.expert[:, -5:] == -1).all() and trace.experts == (experts or 64)
 
 
 def test_a_router_with_a_bias_need_not_choose_the_largest_logits():
