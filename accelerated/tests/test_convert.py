@@ -350,7 +350,8 @@ def test_a_dense_model_that_is_counted_otherwise_has_no_parameters_but_its_n(con
      ("n_expert", (2048, 512, 2048, 2048), False), ("config.moe_intermediate_size", ("", 1024, "", ""), False),
      ("mlp_ratio", (4, 4, 4, 4), False), ("d_ff", (2048, 1408, 2048, 2048), True), ("mlp_ratio", (4, 8, 4, 4), True),
      ("expert_capacity_factor", (2, 2, 2, 2), False), ("n_shared_experts", (0, 2, 0, 0), None),
-     ("first_k_dense_replace", ("", 1, "", ""), None), ("num_kv_heads", (8, 2, 8, 8), True),
+     ("first_k_dense_replace", ("", 1, "", ""), None), ("decoder_sparse_step", (2, 1, 4, 1), None),
+     ("moe_freq", (0.5, 2, 0.25, 1), False), ("num_kv_heads", (8, 2, 8, 8), True),
      ("kv_heads", (8, 8, 8, 8), False), ("head_dim", (64, 128, 64, 64), True)],
 )  # fmt: skip
 def test_a_shape_with_another_fact_is_not_counted(converted, save, tmp_path, column, widths, refused):

@@ -25,10 +25,12 @@ _SHAPES = {
     r"|intermediate|inner|expert)_?(hidden_?)?(dim|size|width|channels|ratio|mult|factor))(?![a-z])",
     "shared experts": "shared?_?expert",
     "dense layers": "first_?k_?dense|dense_?(layers|blocks)",
+    "routing interval": "moe_?(layer_?)?(freq(uency)?|every|interval|step)|sparse_?step",
     "num_heads": "kv_?heads|key_?value_?heads|query_?groups",
     "kqv_size": "head_?(dim|size)|d_?head|kv_?channels",
 }
 """{fact of a shape: header of a column that may contradict what counts assume}."""
+_OF_EXPERTS = ("shared experts", "dense layers", "routing interval")
 _ACTIVATION = r"^model_options$|act(ivation)?([ _]?(fn|func(tion)?))?$|(ffn?|mlp)[ _]?(type|kind)$"
 _WIDTH = 0.15
 """Tolerated relative deviation of a width. A width of 8/3 d_model instead of 3 d_model deviates by 0.11."""
@@ -241,6 +243,7 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
     of_n, of_all, assumed = {}, {}, {name: numbers[name] for name in ("num_heads", "kqv_size")}
     assumed["shared experts"] = [routing_options_of(text)["shared_experts"] for text in numbers["routing_options"]]
     assumed["dense layers"] = [0] * table.rows
+    assumed["routing interval"] = [share and 1 / share for share in numbers["routing_frequency"]]
     assumed["FFN width"] = [
         (3 if "swiglu" in options else 4) * (width or math.nan)
         for options, width in zip(numbers["model_options"], numbers["d_model"], strict=True)
@@ -256,7 +259,9 @@ def _not_counted(table: Cells, numbers: dict[str, list]) -> tuple[dict[int, str]
             width, granularity = numbers["d_model"][i], numbers["granularity"][i]
             if re.search("ratio|mult|factor", name, re.IGNORECASE):
                 value *= width or math.nan
-            routed, of_experts = table.cells["router_type"][i] != DENSE, fact in ("shared experts", "dense layers")
+            if fact == "routing interval":  # some tables have the share of routed blocks
+                value = max(value, 1 / value)
+            routed, of_experts = table.cells["router_type"][i] != DENSE, fact in _OF_EXPERTS
             if fact == "FFN width" and width and not granularity:
                 (shares if routed else of_dense)[value / width] = i
             narrow = (granularity or 1) if fact == "FFN width" else 1  # some tables have the width of a narrow expert
