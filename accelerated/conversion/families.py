@@ -181,6 +181,10 @@ FAMILIES = {
 """The families of transformers 5.24 that this file counts, by `model_type`."""
 
 
+EVERY = {"moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"}
+"""Keys that route only every n-th block."""
+
+
 MOST_EXPERTS = 2**24
 """Largest number of experts of all blocks. Our choice: a plan has arrays of this size."""
 
@@ -353,6 +357,9 @@ def _routed(values: dict, family: Family, blocks: int) -> tuple[bool, ...]:
         return tuple(each == "sparse" for each in types)
     if listed is not None:
         return tuple(i in listed for i in range(blocks))
+    for key in EVERY - {family.step.partition("=")[0]}:
+        if values.get(key, 1) not in (1, None):
+            raise InputError(f"{key} is {shown(values[key])}, but this class of transformers ignores it; needed: 1")
     first, last = (_number(values, key, -1) for key in (family.first, family.last))
     last, step = blocks - 1 if last == -1 else last, _number(values, family.step, 1)
     return tuple(first <= i <= last and (i + 1) % step == 0 and i not in (only or ()) for i in range(blocks))
