@@ -1,10 +1,13 @@
 """The designs of `train --config`: settings, counts, and training."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from routelaws import accelerated
 from routelaws.accelerated import cli
 from routelaws.accelerated.training.configuration import designs, from_mapping, read_config_file
 from routelaws.accelerated.training.runs.result_rows import read_rows
@@ -52,6 +55,14 @@ def test_a_design_has_the_settings_of_its_model_and_is_counted_exactly(name):
     assert {option: getattr(model, option) for option in options} == options
     assert model.num_routed == {"deepseek-v3": 3, "nemotron-3": 2, "longcat-flash": 2}.get(name, 4)
     assert config.accounting().total_parameters == counted(parameter_shapes(model))
+
+
+def test_help_and_the_page_of_training_name_every_design(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    page = (Path(accelerated.__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    assert words >= {*designs()} == {*re.findall(r"^\| `([\w-]+)` \| \d+ of", page, re.MULTILINE)}
 
 
 @pytest.mark.parametrize(

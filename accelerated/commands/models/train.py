@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> None:
         Args:
             out: Folder of the run. If it holds a stopped run, that run resumes. After 10 seconds of training,
                 OUT/report.html shows the run and loads itself again (with the extra laws).
-            config: TOML file with fields of the run, or the name of a design: deepseek-v3, gpt-oss, mixtral or qwen3.
-                Other flags override it.
+            config: TOML file with fields of the run, or the name of a design: deepseek-v3, deepseek-v4, gpt-oss,
+                longcat-flash, mixtral, nemotron-3, olmoe or qwen3. Other flags override it.
             decay_from: Folder of another run (the trunk) with schedule constant or wsd. This run starts from the
                 trunk's checkpoint of step --at, and its learning rate decays from there. The schedule becomes wsd, and
                 --steps is chosen so that the decay starts at step --at. All other settings are the trunk's. Other flags
