@@ -56,6 +56,18 @@ def two_digits(value: float | None) -> str:
     return figure(value, ".2g" if value is None or not value >= 99.5 else ",.0f")
 
 
+def times(value: float, digits: int = 2) -> str:
+    """Return a ratio with this many digits, a whole number from 100 on; near 1, with enough digits to differ from 1.
+
+    Example:
+        >>> times(2.53), times(1.034), times(0.99996), times(111.6)
+        ('2.5', '1.03', '0.99996', '112')
+    """
+    while digits < 10 and value != 1 and float(f"{value:.{digits}g}") == 1:
+        digits += 1
+    return two_digits(value) if digits == 2 else figure(value, f".{digits}g")
+
+
 def experts(value: float | None, digits: int = 3) -> str:
     """Return a number of experts as text with this many digits; below a billion it has no exponent.
 

@@ -12,7 +12,7 @@ from routelaws.reference.laws.confidence.robust_intervals import METHODS
 from ..errors import InputError
 from ..laws.catalogue import Law
 from ..wording import by_reason, in_short, once
-from .blocks import NOT_DETERMINED, Block, Table, figure, percent, shown_as, span
+from .blocks import NOT_DETERMINED, Block, Table, figure, percent, shown_as, span, times
 from .encoding import head_of, method_of, named, plain, unknown
 from .floor import choice_words
 from .misfit import CLEAR, NAMES, floor_lines, how_far_off, rise, warning_lines
@@ -309,8 +309,8 @@ def extrapolation(outside: Sequence[Beyond], surrounded: bool | None) -> list[st
     sentences = []
     for each in outside:
         which = "largest" if each.value > each.end else "smallest"
-        times = f"{each.times:.3g} times the {which} {each.letter} of the runs ({each.end:g})"
-        sentences.append(f"{each.letter} = {each.value:g} is {times}, an extrapolation")
+        far = f"{times(each.times, 3)} times the {which} {each.letter} of the runs ({each.end:g})"
+        sentences.append(f"{each.letter} = {each.value:g} is {far}, an extrapolation")
     return sentences or [NOT_SURROUNDED] * (surrounded is False)
 
 

@@ -8,6 +8,8 @@ import pandas
 import pytest
 
 from routelaws.accelerated.results.planning.recipe_fits import fitted
+from routelaws.accelerated.results.planning.recipes import beyond_words
+from routelaws.accelerated.results.prediction import Beyond, extrapolation
 from routelaws.conformance.suite.strategies import released_file
 from routelaws.reference.recipes import RECIPES, Setting, excess, fit_recipe, holding
 
@@ -95,6 +97,15 @@ def test_recipes_by_hand():
     assert RECIPES["marin"].rate(run) == pytest.approx(1.63 * 3.05e10**-0.2813 * 1536**-0.3678 * sequences**0.5)
     assert RECIPES["step-law"].beyond(Setting(4.4e9, 1e9, 1e9)) == {"total": 2.0, "tokens": 0.5}
     assert math.isnan(RECIPES["marin"].beyond(Setting(1e9, 1e9, 2e10))["width"])
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(1.00004, "1.00004"), (0.9996, "0.9996"), (1.03, "1.03"), (250.4, "250")])
+def test_a_ratio_out_of_range_never_reads_one(ratio, words):
+    recipe = RECIPES["tian"]
+    low, high = recipe.ranges["flops"]
+    flops = ratio * (high if ratio > 1 else low)
+    assert beyond_words(recipe, Setting(total=1.0, active=flops / 6, tokens=1.0)) == f"C {words}x"
+    assert extrapolation([Beyond("N", ratio, 1.0)], None)[0].startswith(f"N = {ratio:g} is {words} times the")
 
 
 def test_a_sweep_has_one_recipe():

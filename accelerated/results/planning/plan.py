@@ -10,7 +10,7 @@ from ...laws.catalogue import LAWS
 from ...laws.planning import Budget
 from ...tables.schema import DENSE
 from ...wording import by_reason, plural
-from ..blocks import Block, Heading, Notes, Table, count, exponent, figure, percent, shown_as, span
+from ..blocks import Block, Heading, Notes, Table, count, exponent, figure, percent, shown_as, span, times
 from ..encoding import interval, plain
 from ..fit import LEVEL
 from ..misfit import floor_lines
@@ -228,7 +228,7 @@ def _cells(ranking: Ranking, place: int, line: Line, level: float) -> dict[str, 
 
 def _beyond_words(line: Line) -> str:
     """Return how far an option lies beyond the runs, as a cell (see `BEYOND`); "" within the runs."""
-    words = [f"{each.letter} {each.times:.2g}x" for each in line.beyond]
+    words = [f"{each.letter} {times(each.times)}x" for each in line.beyond]
     if not words and line.surrounded is False:
         words = ["a gap"]
     return ", ".join(words)

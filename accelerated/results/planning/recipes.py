@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from routelaws.reference.recipes import RECIPES, Recipe, Setting, holding
 
 from ...errors import InputError
-from ..blocks import Block, Notes, Table, count, figure, two_digits
+from ..blocks import Block, Notes, Table, count, figure, times
 
 LETTERS = {
     "total": "P", "active": "N", "tokens": "D", "experts": "E", "width": "d", "flops": "C",
@@ -26,7 +26,7 @@ def recipe_of(name: str | None, settings: Sequence[Setting]) -> Recipe:
 def beyond_words(recipe: Recipe, setting: Setting) -> str:
     """Return how far a run is out of the range of a recipe, such as "N 3x"; "" in its range."""
     beyond = recipe.beyond(setting).items()
-    return ", ".join(f"{LETTERS[name]} {'unknown' if math.isnan(x) else f'{two_digits(x)}x'}" for name, x in beyond)
+    return ", ".join(f"{LETTERS[name]} {'unknown' if math.isnan(x) else f'{times(x)}x'}" for name, x in beyond)
 
 
 def recipe_line(recipe: Recipe, setting: Setting) -> str:
