@@ -113,6 +113,9 @@ def _imported(name: str, module: str, importing):
     try:
         return importing()
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            words = f"no module {error.name} in this folder or installed; conformance/README.md shows how to write one"
+            raise BackendError(f"backend {name}: {words}") from error
         raise BackendError(f"backend {name}: importing {module} raised {type(error).__name__}: {error}") from error
 
 
