@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# jax 0.10.2 on CPU: `jax.device_put(x, may_alias=False)` copies an array of NumPy only if its address is no multiple of
-# 64. The documentation says "If False, `x` will be copied".
+# jax 0.10.2 on CPU: `jax.device_put(x, may_alias=False)` copies no array of NumPy whose address is a multiple of 64.
 #
+# The documentation says "If False, `x` will be copied".
 # An array whose address is a multiple of 64 is adopted. Two things follow, and nothing warns:
 # - A later write to x changes the JAX array, such as a buffer of batches that a reader fills again.
 # - A jitted step cannot reuse the memory of the adopted array, although it is donated and `is_deleted()` says True. So a

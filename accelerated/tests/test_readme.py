@@ -153,5 +153,11 @@ def test_every_command_exists(line, capsys):
     assert flags <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 
 
+def test_the_list_of_findings_has_whole_sentences():
+    """README lists line 2 of each script."""
+    lines = {path.name: path.read_text(encoding="utf-8").splitlines()[1] for path in (ROOT / "findings").glob("*.sh")}
+    assert lines and not [name for name, line in lines.items() if not re.fullmatch(r"# .*\.", line)]
+
+
 def test_nothing_is_left_to_fill_in():
     assert not [page for page, text in PAGES.items() if "@@" in text]
