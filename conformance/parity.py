@@ -264,7 +264,7 @@ def _stored(answers) -> str:
         if np.array_equal(np.sort(wanted, axis=1), np.sort(actual, axis=1)):
             continue
         names = dict(zip(wanted.ravel().tolist(), actual.ravel().tolist(), strict=True))
-        is_exchange = len({*names.values()}) == len(names) >= 8
+        is_exchange = len(names) >= 8 and {*names.values()} == {*names}
         changes = STORED | ({"exchanged": np.vectorize(names.get)} if is_exchange else {})
         for words, change in changes.items():
             if np.array_equal(np.sort(change(wanted), axis=1), np.sort(actual, axis=1)):

@@ -289,6 +289,7 @@ def test_each_cause_is_named_for_its_inputs(compared, second, causes):
         assert any(each.startswith(cause) for each in rows[name].causes), rows[name]
     if second is in_groups:
         assert not any("tie rule" in each for each in result.causes), result.causes
+    assert second is by_name or not any("exchanged" in each for each in result.causes), result.causes
     if second not in (higher, squared):
         assert sum(each.startswith("B: ") for each in result.causes) <= 2, result.causes
     defects = (nan, narrow, bytewise, jitter, one_more, by_name, reversed_gates, without_last)
