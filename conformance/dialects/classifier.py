@@ -5,6 +5,7 @@
     "drop order"    f(expert, num_experts, capacity[, priority]) -> [T, k]      all first choices before any second
     "gates"         f(logits, expert) -> [T, k]                                 softmax over all experts
     "balance loss"  f(logits, expert) -> number                                 1 at balance, whatever k is
+    "z loss"        f(logits) -> number                                         mean of squared log-sum-exps
     "scope"         f(logits, expert) -> number                                 statistics of all tokens together
     "ties"          f(scores, k) -> [T, k]                                      lower index, -0.0 equals +0.0
     "activation"    f(x) -> [n]                                                 GELU in the tanh form
@@ -75,7 +76,7 @@ class Verdict(NamedTuple):
     matches: tuple[str, ...]  # names of all matching dialects, perhaps none
     examples: int  # number of inputs that the function answered
     counterexample: Counterexample | None  # None if the function agrees with ours on all inputs
-    nearest: str = ""  # the dialect that agrees with most answers
+    nearest: str = ""  # the dialect that agrees with most answers, or of which the function is a multiple
     steady: bool = True  # whether a second call with each input gave the same answer
     reading: str = ""  # the formula of a function that matches no dialect
     is_design: bool = False  # whether the reading can be a design
@@ -116,8 +117,9 @@ def classify(subject: str, function: Callable, *, seed: int = 0) -> Verdict:
     first_difference = _difference(parameters, dialects[0], inputs, answers)
     steady = all(same_answer(first, second) for first, second in answers)
     numbers = [first for first, _ in answers if getattr(first, "ndim", 1) == 0 and first.dtype.kind in "iuf"]
-    reading = read(inputs, numbers) if read and not matches and len(numbers) == len(answers) else ("", False)
-    return Verdict(subject, matches, len(inputs), first_difference, near.name, steady, *reading)
+    is_read = read and not matches and len(numbers) == len(answers)
+    words, is_design, name = read(inputs, numbers) if is_read else ("", False, "")
+    return Verdict(subject, matches, len(inputs), first_difference, name or near.name, steady, words, is_design)
 
 
 CHANCES = 4
@@ -213,6 +215,7 @@ FUNCTIONS = {
     "drop order": ("experts.dispatch", lambda f: lambda e, E, C: _field(f(e, num_experts=E, capacity=C), "kept", 1)),
     "gates": ("routers.top_k.top_k_router", lambda f: lambda z, e: _field(f(z, k=e.shape[1]), "gate", 1)),
     "balance loss": ("balance.auxiliary_loss", lambda f: lambda z, e: _field(f(z, e), "loss", 0)),
+    "z loss": ("balance.z_loss", lambda f: f),
     "ties": ("notation.top_k_indices", lambda f: lambda scores, k: f(scores, k=k)),
     "activation": ("experts.gelu", lambda f: f),
     "activation of an expert": ("experts.expert_ffn", one_expert),

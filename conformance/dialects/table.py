@@ -35,7 +35,7 @@ class Subject(NamedTuple):
     dialects: tuple[Dialect, ...]  # ours first
     inputs: Callable[[int], list[tuple]]  # seed -> inputs, the smallest first
     bare: Callable | None = None  # normalises an answer before a comparison, such as the order of groups
-    reading: Callable | None = None  # (inputs, answers) -> (formula as text or "", whether it can be a design)
+    reading: Callable | None = None  # (inputs, answers) -> (formula or "", whether it can be a design, dialect or "")
 
 
 NOT_RUN = (
@@ -93,7 +93,7 @@ CAPACITY = (
 )  # fmt: skip
 
 
-def _rounding(inputs: list[tuple], answers: list) -> tuple[str, bool]:
+def _rounding(inputs: list[tuple], answers: list) -> tuple[str, bool, str]:
     """Return the formula of a capacity that rounds c k T / E or c T / E, with limits that `CAPACITY` lacks."""
     shares = {"c k T / E": lambda T, E, k, c: c * k * T / E, "c T / E, without k": lambda T, E, k, c: c * T / E}
     whole = {"up": math.ceil, "down": math.floor, "to the nearest": round} | {
@@ -103,8 +103,8 @@ def _rounding(inputs: list[tuple], answers: list) -> tuple[str, bool]:
         found = [min(max(whole[word](shares[share](*values)), least), most * values[0]) for values in inputs]
         if found == answers:
             ends = [f"at least {least}"] * (least > 0) + ["at most T"] * (most == 1)
-            return ", ".join([share, f"rounded {word}", *ends]), True
-    return "", False
+            return ", ".join([share, f"rounded {word}", *ends]), True, ""
+    return "", False, ""
 
 
 def _capacity_inputs(seed: int) -> list[tuple]:
@@ -325,22 +325,30 @@ BALANCE_LOSS = (
 )  # fmt: skip
 
 
-def _multiple(inputs: list[tuple], answers: list) -> tuple[str, bool]:
-    """Return a balance loss as a multiple of a dialect: a number, which is a weight, times powers of T, E and k."""
-    sizes, multiples = np.log([(*z.shape, e.shape[1], math.e) for z, e in inputs]), [(9, "")]
-    for dialect in BALANCE_LOSS if len(inputs) > 5 else ():
+def _multiple(inputs: list[tuple], answers: list) -> tuple[str, bool, str]:
+    """Return a loss as a multiple of a dialect: a number, which is a weight, times powers of T, E and k."""
+    sizes = np.log([(*z.shape, *(e.shape[1] for e in expert), math.e) for z, *expert in inputs])
+    multiples, dialects = [(9, "", "")], BALANCE_LOSS if len(inputs[0]) > 1 else Z_LOSS
+    for dialect in dialects if len(inputs) > 5 else ():
         ratios = np.divide(answers, [dialect.function(*values) for values in inputs])
         *powers, weight = np.linalg.lstsq(sizes, np.log(np.maximum(ratios, 1e-30)), rcond=None)[0]
         powers, weight = np.rint(powers).astype(int), float(f"{np.exp(weight):.4g}")
-        error = np.abs(weight * np.exp(sizes[:, :3] @ powers) - ratios)
+        error = np.abs(weight * np.exp(sizes[:, :-1] @ powers) - ratios)
         if np.all(error <= BOUNDS["dialects.same"].limit * np.abs(ratios)):
-            parts = [f"{name}^{n}".removesuffix("^1") for name, n in zip("TEk", powers, strict=True) if n]
+            parts = [f"{name}^{n}".removesuffix("^1") for name, n in zip("TEk", powers, strict=False) if n]
             number = [f"{weight:g}"] * (weight != 1)
-            multiples.append(
-                (abs(powers).sum(), f"{' '.join(number + parts)} times {dialect.formula.partition(':')[0]}")
-            )
-    size, words = min(multiples, key=lambda each: each[0])
-    return words, size == 0
+            words = f"{' '.join(number + parts)} times {dialect.formula.partition(':')[0]}"
+            multiples.append((abs(powers).sum(), words, dialect.name))
+    size, words, name = min(multiples, key=lambda each: each[0])
+    return words, size == 0, name
+
+
+# z-loss: logits [T, E] -> number.
+
+Z_LOSS = (
+    Dialect("mean of squares", "the mean over tokens of the squared log-sum-exp of the logits", ("routelaws", "ST-MoE"),
+            lambda z: float((np.log(np.exp(z).sum(axis=1)) ** 2).mean())),
+)  # fmt: skip
 
 
 # Scope: logits [b, S, E], expert [b, S, 1] -> number.
@@ -706,6 +714,8 @@ SUBJECTS = {
     "drop order": Subject(("expert", "num_experts", "capacity", "priority"), DROP_ORDER, _drop_inputs),
     "gates": Subject(("logits", "expert"), GATES, _logit_inputs),
     "balance loss": Subject(("logits", "expert"), BALANCE_LOSS, _logit_inputs, reading=_multiple),
+    "z loss": Subject(
+        ("logits",), Z_LOSS, lambda seed: [values[:1] for values in _logit_inputs(seed)], reading=_multiple),
     "scope": Subject(("logits", "expert"), SCOPE, _scope_inputs),
     "ties": Subject(("scores", "k"), TIES, _tie_inputs),
     "activation": _ACTIVATION,

@@ -56,6 +56,7 @@ SUBJECTS = {
         name: {"dialect": (name,), "score": ("softmax",)}
         for name in ("assignments", "tokens", "first_choice", "gshard")
     } | {"sigmoid": {"dialect": ("assignments",), "score": ("sigmoid",)}}),
+    "balance.z_loss": ("z loss", {"mean of squares": {}}),
 }  # fmt: skip
 """{function: (subject of `classify`, {dialect: the reference's options for it})}."""
 
@@ -297,14 +298,16 @@ def _of_subject(backend, path: str) -> Stance:
             raise
 
     verdict = classifier.classify(subject, adapt(call))
-    gradient_faults = {"balance loss": _loss_gradient_faults, "drop order": _gate_gradient_faults}.get(subject)
+    losses = dict.fromkeys(("balance loss", "z loss"), _loss_gradient_faults)
+    gradient_faults = (losses | {"drop order": _gate_gradient_faults}).get(subject)
+    is_known = verdict.matches or verdict.is_design
     changed, facts = _kept_gates(backend, path, precision) if path == DISPATCH and verdict.matches else ([], ())
-    if path == LOSS and not faults and (verdict.matches or verdict.is_design):
+    if path == LOSS and not faults and is_known:
         changed = _padding_of_loss(backend, path, lambda real: adapt(functools.partial(call, mask=real)))
-    if changed or gradient_faults and verdict.matches and backend.has_gradients:
-        faults += changed or gradient_faults(backend, path, verdict.matches[0], precision)
+    if changed or gradient_faults and is_known and backend.has_gradients:
+        name = (*verdict.matches, verdict.nearest)[0]
+        faults += changed or gradient_faults(backend, path, name, precision)
         if faults:
-            name = (*verdict.matches, verdict.nearest)[0]
             finding = Finding("defect", faults[0].kind, faults[0].detail, name, verdict.examples)
             if finding.kind == "dialect":
                 words = f"{UNEXPLAINED}: {finding.detail}"
@@ -355,21 +358,28 @@ def _padding_of_loss(backend, path: str, masked: Callable) -> list:
 
 
 def _loss_gradient_faults(backend, path: str, name: str, precision: str) -> list:
-    """Return [fault] if the gradient of a balance loss by the logits is not the dialect's; else []."""
-    dialect = next(candidate for candidate in classifier.SUBJECTS["balance loss"].dialects if candidate.name == name)
-    for logits, expert in classifier.SUBJECTS["balance loss"].inputs(0):
-
-        def total(z, expert=expert):
-            answer = backend.find(path)(z, backend.convert(expert, "int64"))
-            return backend.parts_of(path, answer, AuxiliaryLoss)[0]
-
-        def wanted(logits, expert=expert):
-            return derivative(lambda z: dialect.function(z, expert), logits)
-
-        probe = designs.Probe("plain", logits, expert.shape[1])
-        if fault := _fault_of_gradient(backend, path, precision, total, wanted, probe):
+    """Return [fault] if the gradient of a loss, divided by the loss, is not that of the dialect; else []."""
+    subject = classifier.SUBJECTS[SUBJECTS[path][0]]
+    function = next(dialect.function for dialect in subject.dialects if dialect.name == name)
+    for values in subject.inputs(0)[:4]:  # JAX compiles each shape
+        if fault := _loss_gradient_fault(backend, path, function, precision, *values):
             return [fault]
     return []
+
+
+def _loss_gradient_fault(backend, path: str, function, precision: str, logits, *expert):
+    def total(z):
+        answer = backend.find(path)(z, *(backend.convert(each, "int64") for each in expert))
+        return backend.parts_of(path, answer, AuxiliaryLoss)[0] if path == LOSS else answer
+
+    def without_weight(z):
+        return total(z) / float(as_numpy(total(backend.convert(logits, precision))))
+
+    def wanted(logits):
+        return derivative(lambda z: function(z, *expert), logits) / function(logits, *expert)
+
+    probe = designs.Probe("plain", logits, expert[0].shape[1] if expert else 1)
+    return _fault_of_gradient(backend, path, precision, without_weight, wanted, probe)
 
 
 CROWDED = np.array([[1.5, 0.5, 0.0, 1.0], [1.5, 1.0, 0.5, 0.0], [1.0, 1.5, 0.0, 0.5]])

@@ -282,6 +282,27 @@ def test_experts_that_never_run():
     assert any("run only experts [0, 1]" in words for words in (found.detail, *found.besides))
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize(("path", "words"), [
+    ("balance.auxiliary_loss", "0.01 times E Σ f P, all choices counted, f sums to 1"),
+    ("balance.z_loss", "0.01 times the mean over tokens of the squared log-sum-exp of the logits"),
+])  # fmt: skip
+def test_a_weight_of_a_loss_has_a_name_and_needs_a_gradient(path, words, stopped):
+    stop = jax.lax.stop_gradient if stopped else lambda value: value
+
+    def auxiliary_loss(logits, expert):
+        share = jax.nn.one_hot(expert, logits.shape[1]).mean((0, 1))
+        return 0.01 * logits.shape[1] * share @ stop(jax.nn.softmax(logits).mean(0))
+
+    def z_loss(logits):
+        return 0.01 * (stop(jax.nn.logsumexp(logits, axis=1)) ** 2).mean()
+
+    losses = {"auxiliary_loss": jax.jit(auxiliary_loss), "z_loss": jax.jit(z_loss)}
+    found = stranger(**losses, capabilities=("grad",), dtypes=("float32",)).stance(path).finding
+    assert (found.verdict, found.kind) == (("defect", "no gradient") if stopped else ("differs", "dialect")), found
+    assert stopped or words in found.detail.replace("\n", " ")
+
+
 def test_nan_in_two_equal_calls_is_no_change():
     """The logits divided by their sum, which is 0 for some tokens."""
 
