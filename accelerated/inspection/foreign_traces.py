@@ -260,6 +260,9 @@ def _of_shape(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]:
     if of.token is not None and len(of.token) == blocks != tokens or blocks not in layers and tokens in layers:
         yield "axes", f"tokens and layers are exchanged: it has {blocks} layers of {plural(tokens, 'token')}"
         return
+    if design and choices != design.choices == tokens:
+        yield "axes", f"tokens and choices are exchanged: it has {plural(tokens, 'token')} with {choices} experts each"
+        return
     if blocks not in layers:
         yield "blocks", f"it has {plural(blocks, 'layer')}; the model has {len(design.blocks)} routed blocks"
     if not design and of.token is None and max(blocks, choices) > tokens:

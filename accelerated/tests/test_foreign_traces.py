@@ -317,6 +317,16 @@ def test_a_router_with_a_bias_need_not_choose_the_largest_logits():
     assert problems(of, case.design) and problems(of, case.design._replace(largest=False)) == {}
 
 
+def test_tokens_and_choices_that_are_exchanged(tmp_path):
+    """llama.cpp prints ffn_moe_topk as [k, tokens]."""
+    expert = clean(3, (8, 2, 4)).of.expert.swapaxes(1, 2)
+    np.savez(tmp_path / "a.npz", *expert)
+    design = Design(8, 2, np.arange(len(expert)) + 1, len(expert), None)
+    tokens = expert.shape[2]
+    words = f"tokens and choices are exchanged: it has 2 tokens with {tokens} experts each"
+    assert problems(read_recorded(tmp_path / "a.npz", design), design) == {"axes": words}
+
+
 def test_tokens_of_other_rows_are_unknown(design, tmp_path):
     """A prefix cache leaves out the rows of the first tokens, so the rows are not those of the first tokens."""
     case = clean(3, (8, 2, 4))
