@@ -288,6 +288,9 @@ def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
                 convert_runs(save(none), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
         with pytest.raises(InputError, match=f"\n  if these runs are dense, add --map num_experts:{text}=1$"):
             convert_runs(save(rows), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
+    both = [row | ({"E": 0, "k": 0} if row["E"] == 1 else {"k": 1}) for row in make_runs()]
+    with pytest.raises(InputError, match="\n  if these runs are dense, add --map num_experts:0=1 k:0=1$"):
+        convert_runs(save(both), tmp_path / "table.csv", MAP, {"router_type": "Top-K"})
 
 
 def test_runs_that_may_be_in_the_table_twice_and_losses_that_are_nan_are_remarked_on(converted, save, tmp_path):

@@ -254,13 +254,14 @@ def _checked(name: str, out: Path, cells: dict[str, list[str]]) -> tuple:
         told = str(error).replace(str(temporary), name)
         lacks = re.search(r"columns? (\w+).* (?:is|are) missing; needed", told)
         blank = re.search(r"column router_type: '[^']*'; needed: a value", told)
-        dense = re.search(r"column (num_experts|k): '(0|)'; needed", told)
+        dense = dict.fromkeys(re.findall(r"column (num_experts|k): '(0|)'; needed", told))
         diverged = re.search(r"column (\w+): '([^'\d\s]+)'; needed: .*, or NaN if the run diverged", told)
         told = told.replace(CONVERTED, "")
         told += f"; name yours by --columns {lacks[1]}=YOURS, or use --set or --config" if lacks else ""
         told += "; see --set router_type=NAME and --map router_type:=NAME" * bool(blank)
         told += f"\n  if these runs diverged, add --map {diverged[1]}:{diverged[2]}=NaN" if diverged else ""
-        told += f"\n  if these runs are dense, add --map {dense[1]}:{dense[2]}=1" if dense else ""
+        maps = " ".join(f"{column}:{old}=1" for column, old in dense)
+        told += f"\n  if these runs are dense, add --map {maps}" * bool(dense)
         told += f"\n  if rows of one name are different runs, {BY_ROW}" * ("which has the same hyper_id" in told)
         raise InputError(*told.split("\n")) from None
     except OSError as error:
