@@ -60,6 +60,15 @@ def test_settings_that_differ_are_named_and_no_others(runs):
     assert found["capacity_factor"] == [None, 2.0, None]
 
 
+def test_a_setting_has_the_value_of_the_run_and_not_its_absence():
+    """S-BASE has a capacity factor of 2 by default, HASH none; HASH has no balance loss."""
+    routers = {"sinkhorn": {}, "top_k": {"capacity_factor": math.inf, "balance_weight": 0.5}}
+    found = settings_of([from_mapping({"experts": 8, "router": name} | more) for name, more in routers.items()])
+    assert found == {"router": [*routers], "capacity_factor": [2.0, math.inf], "balance_weight": [None, 0.5]}
+    same = [{"router": "hash"}, {"router": "top_k", "capacity_factor": math.inf}]
+    assert [*settings_of([from_mapping({"experts": 8} | each) for each in same])] == ["router"]
+
+
 def test_what_is_printed(runs, capsys, approved):
     assert main(["report", *map(str, runs)]) == 0
     approved("report-of-runs.md", capsys.readouterr().out.replace(f"{runs[0].parent}/", ""))

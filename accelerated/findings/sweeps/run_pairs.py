@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas
 
+from routelaws.reference.routers.records import OPTIONS
+
 from ...errors import InputError
 from ...results.blocks import Block, Table, figure, markdown
 from ...tables.table import check_once
@@ -55,10 +57,17 @@ def beside(folders: Sequence[str | Path]) -> pandas.DataFrame:
 
 
 def settings_of(configs: Sequence[TrainConfig]) -> dict[str, list]:
-    """Return {field: value of each run} of the fields that differ."""
-    fields = [config.fields() for config in configs]
-    values = {name: [settings[name] for settings in fields] for name in fields[0] if name not in HOW_IT_RAN}
+    """Return {field: value of each run} of the fields that differ; None for an option that a router does not have."""
+    chosen = [config.fields() for config in configs]  # None for a default, which may differ between routers
+    names = [name for name, first in chosen[0].items() if any(each[name] != first for each in chosen)]
+    values = {name: [_value(config, name) for config in configs] for name in names if name not in HOW_IT_RAN}
     return {name: column for name, column in values.items() if any(value != column[0] for value in column)}
+
+
+def _value(config: TrainConfig, name: str):
+    if name in OPTIONS.difference(config.model.record.options):
+        return None
+    return getattr(config.model if hasattr(config.model, name) else config, name)
 
 
 POINTS = 20
