@@ -558,7 +558,9 @@ def test_a_text_is_coloured_by_expert_as_it_is_generated(small_fields, tmp_path,
 
     monkeypatch.setattr(generate_command, "continue_text", kept)
     assert main([*words, "2", "--page", str(out)]) == 0
-    said, run = capsys.readouterr().out.removesuffix("\n"), load_run(folder)
+    printed, run = capsys.readouterr(), load_run(folder)
+    said = printed.out.removesuffix("\n")
+    assert printed.err.endswith(f"{out}: the text coloured by expert\n")
     chosen = trace_run(run, np.array(ids), "run").expert[0, :, 0].tolist()
     tagged, first = "", 1 + len(run.tokenizer.encode("ba ke"))
     for i in range(1, first):

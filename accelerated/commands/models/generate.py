@@ -70,6 +70,7 @@ def generate(
         by_block = np.moveaxis(expert, 1, 0), np.moveaxis(gate, 1, 0)
         trace = Trace(str(folder), ids, pieces, zeros, places, np.array(blocks), *by_block, model.choosable)
         write_atomically(page, html_page(trace, block_statistics(trace)))
+        print(f"{page}: the text coloured by expert", file=sys.stderr)
 
 
 def _colours(experts: int) -> Callable[[bytes, int], str]:
