@@ -24,7 +24,7 @@ from .small_runs import ran, words_of
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"vocab_size": 2**31 - 1}, "the corpus is too small for --vocab-size 2147483647: it supports at most"),
+        ({"vocab_size": 2**31 - 1}, "the corpus is too small for vocab_size 2147483647: it supports at most"),
         ({"corpus": ["/no/such/folder"]}, "/no/such/folder: no such file"),
         ({"sequence_length": 10**6}, "too small"),
         ({"vocab_size": 100}, "vocab"),

@@ -115,8 +115,8 @@ def test_long_lines_without_spaces():
     ("text", "vocab_size", "words"),
     [
         (TEXT, 200, "use 264 or more"),
-        (TEXT, 50_000, r"--vocab-size 50000: it supports at most \d+ pieces; give more text, or use fewer pieces$"),
-        ("a", 500, r"--vocab-size 500: it supports at most \d+ pieces; give more text$"),
+        (TEXT, 50_000, r"for vocab_size 50000: it supports at most \d+ pieces; .*, or use a smaller vocab_size$"),
+        ("a", 500, r"for vocab_size 500: it supports at most \d+ pieces; give more text$"),
         ("\n\n\n", 300, "has only line ends"),
         ("", 300, "has only line ends"),
     ],

@@ -106,8 +106,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(
-            f"--vocab-size {vocab_size} is out of range; use {SMALLEST_VOCABULARY} or more, because every byte has a "
-            "piece"
+            f"vocab_size {vocab_size} is out of range; use {SMALLEST_VOCABULARY} or more: each byte has a piece"
         )
     sample = _sample(texts)
     pieces = min(vocab_size, FIXED_PIECES + 2 * sum(map(len, sample)) + 1)  # no text supports more
@@ -121,9 +120,9 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> bytes:
             most = re.search(r"value <= (\d+)", str(error))
             if not most:
                 raise
-    fewer = ", or use fewer pieces" if int(most[1]) >= SMALLEST_VOCABULARY else ""
+    fewer = ", or use a smaller vocab_size" if int(most[1]) >= SMALLEST_VOCABULARY else ""
     raise InputError(
-        f"the corpus is too small for --vocab-size {vocab_size}: it supports at most {most[1]} pieces; "
+        f"the corpus is too small for vocab_size {vocab_size}: it supports at most {most[1]} pieces; "
         f"give more text{fewer}"
     )
 
