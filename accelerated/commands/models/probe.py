@@ -5,6 +5,7 @@ from typing import Annotated
 
 from ...errors import InputError
 from ...files import exists
+from ...results.blocks import two_digits
 from ...results.planning.hours import read_clock
 from ...training.probe import probed_runs, timed_rows
 from ...training.runs.result_rows import COLUMNS, write_rows
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> None:
         for row in timed_rows(probed_runs(run.run(), widths, depths)):
             rows.append(row)
             name = f"{row['router_type']}, E = {row['num_experts']}, d = {row['d_model']}, L = {row['num_blocks']}"
-            print(f"{name}: {1000 * row['wall_seconds'] / row['step']:.3g} ms a step", flush=True)
+            print(f"{name}: {two_digits(1000 * row['wall_seconds'] / row['step'])} ms a step", flush=True)
             write_rows(out, rows, ("loss_training", *COLUMNS))
         print(read_clock([out]).words)
 
