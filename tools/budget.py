@@ -6,7 +6,7 @@
 
 Code lines are lines with a token of Python: no docstrings, comments or blank lines. Definitions are functions and
 classes at the top of a product file. `called_once` counts private functions of at most 8 lines with one use in their
-file, and `subscripts` the subscripts with a string in `findings`, `report` and `results`. `chain` is the longest chain
+file, and `subscripts` the subscripts with a string in `findings` and `results`. `chain` is the longest chain
 of imports in `accelerated`.
 """
 
@@ -74,7 +74,7 @@ def measured() -> dict[str, dict[str, int]]:
         files[str(path.parent)] += 1
         counts["definitions"] += path in product and sum(hasattr(node, "decorator_list") for node in tree.body)
         counts["called_once"] += path in product and called_once(texts[path], tree)
-        if {"findings", "report", "results"} & {*path.parts}:
+        if {"findings", "results"} & {*path.parts}:
             keys = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
             counts["subscripts"] += sum(isinstance(getattr(key, "value", None), str) for key in keys)
     counts["chain"] = chain({path: trees[path] for path in product if path.parts[0] == "accelerated"})

@@ -174,7 +174,7 @@ def test_counts_of_experts_may_differ_by_any_factor():
     size, experts = (v.ravel() for v in np.meshgrid([1e7, 1e8, 1e9], [1.0, 1e3, 1e6, 1e10]))
     loss = 2.0 * size**-0.01 * experts**-0.02
     assert fast.fitting.level_table(size, experts, loss).extra.size == 4
-    assert oracle._projection.check_rows(size, experts, loss).log_loss.size == 12
+    assert oracle.numerics._projection.check_rows(size, experts, loss).log_loss.size == 12
 
 
 @twins
@@ -185,7 +185,7 @@ def test_each_law_of_the_catalogue_has_a_fit_of_its_own(laws):
 
 def test_ends_of_a_value_beyond_any_step_are_found():
     """Near the linear limit coefficients are unbounded. The next float64 after 1e20 is 16,384 larger."""
-    allowed = oracle._allowed
+    allowed = oracle.numerics._allowed
     far = allowed.Solved(residual=0.0, limit=1.0, solution=np.array([1e20, 3.0]), root=np.eye(2))
     assert allowed.linear_ends(far, (1.0, 0.0)).tolist() == [1e20, 1e20, 1e20]
     assert allowed.linear_ends(far, (0.0, 1.0)).tolist() == [3.0, 2.0, 4.0]

@@ -284,11 +284,15 @@ def _answered(ask: Callable, probe: Probe, logits: np.ndarray) -> list[Answer]:
 
 
 def _idle(plain: list[Answer]) -> list[Difference]:
-    """Return a fault if an expert never runs, although some token has each expert among its k best."""
+    """Return a fault if an expert never runs, although some token has each expert among its k best.
+
+    Tokens that need no such expert must have all their gates: otherwise another fault is the cause.
+    """
     largest = max(plain, key=lambda answer: answer.probe.logits.size)
     num_experts, ran = largest.probe.logits.shape[1], np.unique(largest.expert[largest.gate != 0]).tolist()
-    favoured = np.unique(np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k])
-    if len(ran) == num_experts or len(favoured) < num_experts:
+    best = np.argsort(-largest.probe.logits, axis=1)[:, : largest.probe.k]
+    served = np.isin(best, ran).all(axis=1)
+    if len(ran) == num_experts or len(np.unique(best)) < num_experts or (largest.gate[served] == 0).any():
         return []
     words = f"{len(largest.expert)} tokens run only experts {ran}, but each of {num_experts} should run for some token"
     return [Difference(f"{words}; at {told(largest.probe)}", largest.probe, "idle")]

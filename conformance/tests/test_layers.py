@@ -470,8 +470,9 @@ COMPILED = [name for name in LAYERS if name.startswith("JAX")]
 
 
 def verdict_of(backend) -> tuple[str, str]:
-    """Return the worst verdict on the functions of a backend, and all words of the findings."""
-    findings = [backend.stance(path).finding for path in stances.JUDGED if path in backend.functions]
+    """Return the worst verdict on the functions of a backend that are not ours, and all words of the findings."""
+    judged = (backend.stance(path) for path in stances.JUDGED if path in backend.functions)
+    findings = [stance.finding for stance in judged if stance is not None]
     verdicts = {finding.verdict for finding in findings}
     worst = next(
         verdict for verdict in ("defect", "unexplained", "differs", "not askable", "right") if verdict in verdicts
