@@ -181,7 +181,7 @@ FAMILIES = {
 """The families of transformers 5.24 that this file counts, by `model_type`."""
 
 
-EVERY = {"moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"}
+EVERY = ("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
 """Keys that route only every n-th block."""
 
 
@@ -357,8 +357,8 @@ def _routed(values: dict, family: Family, blocks: int) -> tuple[bool, ...]:
         return tuple(each == "sparse" for each in types)
     if listed is not None:
         return tuple(i in listed for i in range(blocks))
-    for key in EVERY - {family.step.partition("=")[0]}:
-        if values.get(key, 1) not in (1, None):
+    for key in EVERY:
+        if key != family.step.partition("=")[0] and values.get(key, 1) not in (1, None):
             raise InputError(f"{key} is {shown(values[key])}, but this class of transformers ignores it; needed: 1")
     first, last = (_number(values, key, -1) for key in (family.first, family.last))
     last, step = blocks - 1 if last == -1 else last, _number(values, family.step, 1)
