@@ -18,10 +18,7 @@ def ran(*words) -> tuple[int, str, str]:
     """Run a command. Return its exit code and its two outputs."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = cli.main([str(word) for word in words])
-        except SystemExit as exit_:  # --help
-            code = exit_.code or 0
+        code = cli.main([str(word) for word in words])
     return code, out.getvalue(), err.getvalue()
 
 

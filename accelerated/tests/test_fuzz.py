@@ -85,8 +85,6 @@ def ended(arguments: list) -> tuple[int | None, str, str, str]:
         try:
             with event.install_listener("numba:compiler_lock", Uncounted()):
                 code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as exit_:
-            code = exit_.code or 0
         except (Exception, Hang) as error:
             own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/accelerated/" in frame.filename]
             place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
