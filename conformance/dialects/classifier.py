@@ -76,7 +76,7 @@ class Verdict(NamedTuple):
     matches: tuple[str, ...]  # names of all matching dialects, perhaps none
     examples: int  # number of inputs that the function answered
     counterexample: Counterexample | None  # None if the function agrees with ours on all inputs
-    nearest: str = ""  # the dialect that agrees with most answers, or of which the function is a multiple
+    nearest: str = ""  # the dialect of which the function is a multiple, else the one with most equal answers
     steady: bool = True  # whether a second call with each input gave the same answer
     reading: str = ""  # the formula of a function that matches no dialect
     is_design: bool = False  # whether the reading can be a design
