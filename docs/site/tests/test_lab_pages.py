@@ -25,8 +25,12 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not in
 if not (CHROMIUM and DRIVER):
     pytest.skip("Chromium is not installed (Debian: chromium, chromium-driver)", allow_module_level=True)
 
+from selenium.common.exceptions import WebDriverException  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+pytestmark = pytest.mark.flaky(reruns=2, only_rerun=["invalid session id", "session not created", "tab crashed"])
+"""On a busy machine Chromium sometimes ends or does not start, which says nothing about the pages."""
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
@@ -64,17 +68,30 @@ def address(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.implicitly_wait(2)
-    driver.set_script_timeout(90)
-    yield driver
-    driver.quit()
+def browsers():
+    """Return the list of browsers, of which the last one is used."""
+    drivers = []
+    yield drivers
+    for driver in drivers:
+        driver.quit()
+
+
+@pytest.fixture
+def browser(browsers):
+    """Return a Chromium that answers: a new one for a test that runs again because Chromium ended."""
+    try:
+        assert browsers and browsers[-1].title is not None
+    except (AssertionError, WebDriverException):
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for flag in FLAGS:
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+        driver.implicitly_wait(2)
+        driver.set_script_timeout(90)
+        browsers.append(driver)
+    return browsers[-1]
 
 
 @pytest.fixture
