@@ -686,7 +686,7 @@ figure(
 #    after a step of Adam? How could you find the mistake?
 # 4. Take the mesh `data=2,expert=4` and eight experts. Which devices have expert 5, and which devices sum its gradient?
 #    Which devices sum the gradient of an attention matrix?
-# 5. Does the largest model fit on 256 devices of 28 GB without rematerialisation? On which mesh does it fit with
+# 5. Does the largest model fit on 256 devices of 26 GB without rematerialisation? On which mesh does it fit with
 #    rematerialisation? Use `plan-mesh`.
 # 6. On the best mesh of section 9 a device has 2048 tokens, and the capacity factor is 2. Count the bytes that it sends
 #    to experts and back in a step, in all routed blocks. A number that travels has two bytes. The gradients of the
