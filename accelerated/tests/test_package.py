@@ -16,7 +16,9 @@ IMPORTED_AS = {
     "orbax-checkpoint": "orbax", "markdown-it-py": "markdown_it", "griffelib": "griffe", "ott-jax": "ott", "POT": "ot",
     "pytest-xdist": "xdist",
 }  # fmt: skip
-USED_BY_OTHERS = {"flatbuffers": "jax.export", "ipykernel": "nbclient", "ruff": "the Makefile"}
+USED_BY_OTHERS = {
+    "flatbuffers": "jax.export", "ipykernel": "nbclient", "pytest-rerunfailures": "pytest", "ruff": "the Makefile",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("extra", cli.EXTRAS)
