@@ -256,29 +256,35 @@ def routed_ffn_on_devices(
         raise InputError(f"group is {group!r}; allowed: {', '.join(GROUPS)}")
     if not expert.size:
         return RoutedOutput(jnp.zeros_like(x), jnp.zeros(expert.shape[: axis_name is None], gate.dtype))
-    options = {"order": order, "activation": activation}
+    devices = _DEVICES if axis_name is None else axis_name
+    ways = _Ways(order, activation, devices, group_axes or devices if group == "global" else None, ragged, native)
+
+    def run(params, x, expert, gate, priority, mask):
+        return _on_one_device(params, x, expert, gate, capacity_factor, priority, mask, ways)
+
     if axis_name is None:
-        options |= {"group": group, "ragged": ragged, "native": native, "axis_name": _DEVICES}
-
-        def run(params, x, expert, gate, priority, mask):
-            rest = options | {"priority": priority, "mask": mask}
-            return routed_ffn_on_devices(params, x, expert, gate, capacity_factor, **rest)
-
-        return jax.vmap(run, axis_name=_DEVICES)(params, x, expert, gate, priority, mask)
-    options |= {"priority": priority, "mask": mask}
-    if jax.lax.axis_size(axis_name) == 1 and group == "shard":
-        return routed_ffn(params, x, expert, gate, capacity_factor, **options)
-    over = (group_axes or axis_name) if group == "global" else None
-    options |= {"over": over, "axis_name": axis_name, "ragged": ragged, "native": native}
-    return _on_one_of_many(params, x, expert, gate, capacity_factor, **options)
+        run = jax.vmap(run, axis_name=_DEVICES)
+    return run(params, x, expert, gate, priority, mask)
 
 
-def _on_one_of_many(
-    params, x, expert, gate, capacity_factor, *, order, activation, priority, mask, over, axis_name, ragged, native
-) -> RoutedOutput:
-    """Return the result of one device for its tokens. `over` has the axes of the group; None if each device is a
-    group."""
+class _Ways(NamedTuple):
+    """The options of `routed_ffn_on_devices` that are no arrays."""
+
+    order: str
+    activation: str
+    axis_name: str | tuple
+    over: str | tuple | None  # the axes of the group; None if each device is a group
+    ragged: bool
+    native: bool
+
+
+def _on_one_device(params, x, expert, gate, capacity_factor, priority, mask, ways: _Ways) -> RoutedOutput:
+    """Return the result of one device for its tokens."""
+    order, activation, axis_name, over, ragged, _ = ways
     n = jax.lax.axis_size(axis_name)
+    if n == 1 and over is None:
+        options = {"order": order, "priority": priority, "mask": mask, "activation": activation}
+        return routed_ffn(params, x, expert, gate, capacity_factor, **options)
     num_experts, (num_tokens, k) = n * len(params["up"]), expert.shape
     requests = _asked(mask, expert.shape)
     if requests is not None:
@@ -295,7 +301,7 @@ def _on_one_of_many(
     if slots == in_group or (ragged and (over is not None or platform() == "tpu")):
         per_device = len(params["up"])  # `most`: largest number of rows that a device can receive
         most = min(n * num_tokens * min(k, per_device), per_device * slots * (n if over is None else 1))
-        output = _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most)
+        output = _by_device(params, x, expert, gate, kept, ways, most)
     else:
         placement = dispatch(expert, num_experts, min(slots, num_tokens), mask=kept)
         buffers = jnp.take(x, placement.token, axis=0, mode="fill", fill_value=0)
@@ -321,12 +327,12 @@ def _kept(expert, num_experts, slots, capacity_factor, order, priority, asked, o
     return kept if over is None else _own_rows(kept, num_tokens, over)
 
 
-def _by_device(params, x, expert, gate, kept, activation, axis_name, ragged, native, most):
+def _by_device(params, x, expert, gate, kept, ways: _Ways, most):
     per_device = len(params["up"])
-    run = functools.partial(_run_received, params, activation)
-    if ragged:
-        return _send_ragged(run, x, expert, gate, kept, axis_name, per_device, native, most)
-    return _send_padded(run, x, expert // per_device, expert % per_device, gate, kept, axis_name, per_device)
+    run = functools.partial(_run_received, params, ways.activation)
+    if ways.ragged:
+        return _send_ragged(run, x, expert, gate, kept, ways.axis_name, per_device, ways.native, most)
+    return _send_padded(run, x, expert // per_device, expert % per_device, gate, kept, ways.axis_name, per_device)
 
 
 def _run_received(params, activation, rows, ids, number=None):

@@ -54,6 +54,21 @@ class Replay(NamedTuple):
     routing: Routing
 
 
+class CallOptions(NamedTuple):
+    """The options of `transformer.apply`, in their order. `routed_block` and `decide` ignore some of them."""
+
+    training: bool = False
+    noise: jax.Array | None = None
+    table: jax.Array | None = None
+    held: Routing | ExpertChoice | Replay | None = None
+    mask: jax.Array | None = None
+    compute_dtype: jnp.dtype | None = None
+    base_method: str = "host"
+    spread: Spread | None = None
+    rematerialise: bool = False
+    attention: str = "own"
+
+
 class Decision(NamedTuple):
     """The decision of a router that assigns experts to tokens, for one group.
 
@@ -117,19 +132,24 @@ def routed_block(
     Differs from the reference: router logits have at least float32; the experts use the dtype of x. If no token is
     real, loads and losses are NaN. If `held` is a `Replay`, the block also reuses its gates.
     """
+    call = CallOptions(training, noise, table, held, mask, base_method=base_method, spread=spread)
+    return run_routed_block(params, x, tokens, config, call)
+
+
+def run_routed_block(params, x, tokens, config, call: CallOptions) -> BlockOutput:
+    """Return the result of `routed_block` with a record of its options."""
     if config.router == "mixture_of_tokens":
-        done = _mixture_block(params, x, config, training, mask, spread)
+        done = _mixture_block(params, x, config, call)
     elif config.router == "expert_choice":
-        done = _expert_choice_block(params, x, config, training, held, mask, spread)
+        done = _expert_choice_block(params, x, config, call)
     else:
-        options = {"noise": noise, "table": table, "held": held, "base_method": base_method}
-        options |= {"mask": None if mask is None else mask.reshape(-1), "spread": spread}
-        done = _token_choice_block(params, x, tokens, config, training, options)
+        mask = None if call.mask is None else call.mask.reshape(-1)
+        done = _token_choice_block(params, x, tokens, config, call._replace(mask=mask))
     if "bias" in params and done.bias is None:  # of another router in a list
         done = done._replace(bias=params["bias"])
     if config.shared_experts:
-        done = done._replace(output=done.output + _shared(params["shared"], x, config, mask))
-    return _whole(done, spread)
+        done = done._replace(output=done.output + _shared(params["shared"], x, config, call.mask))
+    return _whole(done, call.spread)
 
 
 def _shared(matrices, x, config, mask):
@@ -139,20 +159,17 @@ def _shared(matrices, x, config, mask):
     return output if mask is None else jnp.where(_as_bool(mask)[..., None], output, 0)
 
 
-def _token_choice_block(params, x, tokens, config, training, options):
-    """Run a block with a router that assigns experts to tokens. `options` are arguments of `decide`."""
+def _token_choice_block(params, x, tokens, config, call: CallOptions):
+    """Run a block with a router that assigns experts to tokens."""
     group = x.reshape(-1, config.d_model)  # [T, d]
-    asks, spread = options["mask"], options["spread"]
-    options = options | {"training": training}
-    replay = options["held"] if isinstance(options["held"], Replay) else None
-    if replay is not None:
-        options["held"] = replay.routing
-    decided = decide(params, group, tokens, config, **options)
+    asks, spread = call.mask, call.spread
+    replay = call.held if isinstance(call.held, Replay) else None
+    decided = _decide(params, group, tokens, config, call if replay is None else call._replace(held=replay.routing))
     routing = decided.routing
     if replay is not None:
         own, stored = routing.gate, jnp.asarray(replay.routing.gate, routing.gate.dtype)
         routing = routing._replace(gate=stored + (own - jax.lax.stop_gradient(own)))
-    capacity_factor = config.capacity_factor if training else math.inf
+    capacity_factor = config.capacity_factor if call.training else math.inf
     if config.sample_second:
         asks = routing.gate != 0
     expert = routing.expert
@@ -215,12 +232,12 @@ def _logits(params, group, biased=True):
     return logits + params["router_bias"].astype(wide) if biased and "router_bias" in params else logits
 
 
-def _mixture_block(params, x, config, training, mask, spread):
-    groups, real, ungroup = _groups(x, mask, config, training)
+def _mixture_block(params, x, config, call: CallOptions):
+    groups, real, ungroup = _groups(x, call.mask, config, call.training)
     weights = _experts(params, x.dtype) | {"router": params["router"]}
 
     options = {"one_hot": config.one_hot, "activation": config.activation, "emit": config.emit}
-    options |= {"axis_name": None if spread is None else spread.experts}
+    options |= {"axis_name": None if call.spread is None else call.spread.experts}
     temperature = config.temperature
     if config.learned_temperature:
         temperature, options["emit_temperature"] = config.temperature * jnp.exp(params["log_temperature"])
@@ -245,16 +262,16 @@ def _groups(x, mask, config, training):
     return group(x, size), real, lambda grouped: undo(grouped, length)
 
 
-def _expert_choice_block(params, x, config, training, held, mask, spread):
-    groups, real, ungroup = _groups(x, mask, config, training)
+def _expert_choice_block(params, x, config, call: CallOptions):
+    groups, real, ungroup = _groups(x, call.mask, config, call.training)
     experts, options = _experts(params, x.dtype), {"activation": config.activation}
-    options["axis_name"] = None if spread is None else spread.experts
+    options["axis_name"] = None if call.spread is None else call.spread.experts
 
     def choose(group, logits, held, real):
         choice = expert_choice_router(logits, config.choices, score=config.gate, held=held, mask=real)
         return expert_choice_ffn(experts, group, choice, **options), choice
 
-    output, choice = jax.vmap(choose)(groups, _logits(params, groups), held, real)
+    output, choice = jax.vmap(choose)(groups, _logits(params, groups), call.held, real)
     nothing = jnp.zeros((), _wide(x.dtype))
     unchosen = (choice.experts_per_token == 0).mean(dtype=nothing.dtype, where=real)
     return BlockOutput(ungroup(output).astype(x.dtype), choice, unchosen, nothing, None, None)
@@ -282,51 +299,59 @@ def decide(
             devices share one bias. For quantile balancing it is the mean of the devices' biases, or the bias for all
             tokens. For top_k it follows from the loads of all devices.
     """
+    call = CallOptions(training, noise, table, held, mask, base_method=base_method, spread=spread)
+    return _decide(params, group, tokens, config, call)
+
+
+def _decide(params, group, tokens, config, call: CallOptions) -> Decision:
+    held, mask, training = call.held, call.mask, call.training
     if config.router == "hash":
-        routing = _hash_routing(tokens, config, table, mask, hashes)
+        routing = _hash_routing(tokens, config, call.table, mask, hashes)
         routing = _mean_of_choices(routing, config, mask)
         return Decision(routing if held is None else held._replace(gate=routing.gate))
     if config.router == "hash_gated":
-        routing = _hash_routing(tokens, config, table, mask, hashes) if held is None else held
+        routing = _hash_routing(tokens, config, call.table, mask, hashes) if held is None else held
         options = {"score": config.gate, "normalisation": config.normalisation, "gate_scale": config.gate_scale}
         return Decision(hashes.learned_gates(routing, _logits(params, group, config.router_bias), **options, mask=mask))
     logits = _logits(params, group, config.router_bias)  # SCORE
-    together = None if spread is None else spread.balanced_over()
+    together = None if call.spread is None else call.spread.balanced_over()
     options = {"gate": config.gate, "held": held, "mask": mask}
     if config.router == "sinkhorn":
         return Decision(sinkhorn_router(logits, config.choices, training=training, axis_name=together, **options))
     if config.router == "base":
-        options |= {"axis_name": together, "method": base_method}
+        options |= {"axis_name": together, "method": call.base_method}
         return Decision(base_router(logits, config.choices, training=training, **options))
     if config.router == "quantile":
         routing = quantile_router(logits, params["bias"], config.choices, axis_name=together, **options)
-        return Decision(routing, bias=_quantile_bias(params, logits, config, training, mask, spread))
+        return Decision(routing, bias=_quantile_bias(params, logits, config, call))
     if config.router == "reinforce":
-        return _decide_reinforce(params, group, logits, config, training, noise, held, mask)
+        return _decide_reinforce(params, group, logits, config, call)
     if config.router == "top_k":
-        return _decide_top_k(params, logits, tokens, config, training, noise, held, mask, spread)
+        return _decide_top_k(params, logits, tokens, config, call)
     raise NotImplementedError(f"router {config.router!r} is not known here")
 
 
-def _quantile_bias(params, logits, config, training, mask, spread):
+def _quantile_bias(params, logits, config, call: CallOptions):
     """Return the bias for the next batch; in the group "global", the scores of all devices give it."""
-    if not training:
+    if not call.training:
         return params["bias"]
+    mask, spread = call.mask, call.spread
     over = None if spread is None else spread.batch
     if spread is not None and spread.group == "global":
         logits, mask, over = _gathered(logits, over), mask if mask is None else _gathered(mask, over), None
     return quantile_bias(logits, params["bias"], config.choices, axis_name=over, mask=mask)
 
 
-def _decide_top_k(params, logits, tokens, config, training, noise, held, mask, spread):
+def _decide_top_k(params, logits, tokens, config, call: CallOptions):
     """Return the decision of TOP-K for logits [T, E]: the selection, the losses to add, the bias of the next step."""
+    held, mask, spread = call.held, call.mask, call.spread
     bias = params["bias"] if config.has_bias else None
     if config.sample_second:
-        _check_noise(training, noise, held)
-        routing = gshard_router(logits, noise if training else None, held=held, mask=mask)
+        _check_noise(call.training, call.noise, held)
+        routing = gshard_router(logits, call.noise if call.training else None, held=held, mask=mask)
     else:
         routing = top_k_router(logits, config.choices, bias=bias, **config.top_k_options(), held=held, mask=mask)
-    if not training:
+    if not call.training:
         return Decision(routing, 0.0, bias)
     if bias is not None:
         everyone = None if spread is None else spread.batch
@@ -344,12 +369,12 @@ def _decide_top_k(params, logits, tokens, config, training, noise, held, mask, s
     return Decision(routing, added, bias)
 
 
-def _decide_reinforce(params, group, logits, config, training, noise, held, mask):
-    _check_noise(training, noise, held)
-    gumbel = noise if training else None
-    routing = reinforce_router(logits, config.choices, gumbel=gumbel, nucleus=config.nucleus, held=held, mask=mask)
+def _decide_reinforce(params, group, logits, config, call: CallOptions):
+    _check_noise(call.training, call.noise, call.held)
+    options = {"gumbel": call.noise if call.training else None, "nucleus": config.nucleus}
+    routing = reinforce_router(logits, config.choices, held=call.held, mask=call.mask, **options)
     policy = Policy(logits, state_value(params["baseline"], group))
-    return Decision(_mean_of_choices(routing, config, mask), policy=policy)
+    return Decision(_mean_of_choices(routing, config, call.mask), policy=policy)
 
 
 def _mean_of_choices(routing, config, mask):

@@ -39,7 +39,7 @@ from .operations.own_backward import dense_ffn, normalise, product, summed_log_p
 from .operations.shapes import ANY_FLOAT, sizes_of
 from .operations.target import WRITTEN_OUT
 from .parallel import Spread, in_block
-from .routed_block import Policy, routed_block
+from .routed_block import CallOptions, Policy, run_routed_block
 from .routers.reinforce import policy_terms, reward_to_go
 
 _SHARED_DRAWS = 1 << 20
@@ -305,26 +305,11 @@ def apply(
     Differs from the reference: under jit `config` and `training` are static. A token out of range raises no error. The
     function clamps it.
     """
-    call = Call(training, noise, table, held, mask, compute_dtype, base_method, spread, rematerialise, attention)
+    call = CallOptions(training, noise, table, held, mask, compute_dtype, base_method, spread, rematerialise, attention)
     return _run(params, tokens, config, call)[0]
 
 
-class Call(NamedTuple):
-    """The options of `apply`, in their order."""
-
-    training: bool
-    noise: jax.Array | None = None
-    table: jax.Array | None = None
-    held: Routing | ExpertChoice | None = None
-    mask: jax.Array | None = None
-    compute_dtype: jnp.dtype | None = None
-    base_method: str = "host"
-    spread: Spread | None = None
-    rematerialise: bool = False
-    attention: str = "own"
-
-
-def _run(params, tokens, config, call: Call) -> tuple[Output, jax.Array, jax.Array]:
+def _run(params, tokens, config, call: CallOptions) -> tuple[Output, jax.Array, jax.Array]:
     """Return the output of `apply`, and the two factors of its logits: the vectors [b, S, d] and the embedding.
 
     If a caller uses the factors and not the logits, jit removes the product.
@@ -369,21 +354,21 @@ class _Group(NamedTuple):
     special: _Special
 
 
-def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, call: Call) -> tuple:
+def _run_blocks(h: jax.Array, params: dict, tokens: jax.Array, config: ModelConfig, call: CallOptions) -> tuple:
     """Return the residual stream after all blocks, and the fields of `Output` except its logits."""
     mask, spread = call.mask, call.spread
     if spread is not None and mask is not None:
         raise InputError("a mask cannot be used in a model spread over devices: each device would take its own mean")
     seen = {"causal": config.objective == "causal", "mask": mask, "positions": config.positions}
     seen |= {"axis_name": None if spread is None else spread.model, "kernel": call.attention}
-    shared = {name: getattr(call, name) for name in ("training", "table", "mask", "base_method", "spread")}
 
     def dense(ffn, x):
         done = dense_ffn(_cast(ffn, x.dtype), x.reshape(-1, config.d_model), config.activation)
         return _total(done.reshape(x.shape), seen["axis_name"])
 
     def routed(special, x, config):
-        done = routed_block(special.ffn, x, tokens, config, noise=special.noise, held=special.held, **shared)
+        of_block = call._replace(noise=special.noise, held=special.held)
+        done = run_routed_block(special.ffn, x, tokens, config, of_block)
         output = layer_norm(special.ffn["output_norm"], done.output) if config.output_norm else done.output
         return output, done[1:]
 
@@ -502,7 +487,7 @@ def loss(
     Differs from the reference: without a target the loss is NaN.
     """
     inputs, targets, counted = _task(tokens, config, hidden, mask)
-    call = Call(training, noise, table, held, mask, compute_dtype, base_method, spread, rematerialise, attention)
+    call = CallOptions(training, noise, table, held, mask, compute_dtype, base_method, spread, rematerialise, attention)
     output, x, embedding = _run(params, inputs, config, call)
     counts = jnp.ones(targets.shape, bool) if counted is None else counted
     total, log_probability = summed_log_probability(x, embedding, targets, counts)
@@ -527,7 +512,7 @@ def token_losses(
         options: table, compute_dtype, spread and attention of `loss`.
     """
     inputs, targets, _ = _task(tokens, config, hidden, None)
-    output, x, embedding = _run(params, inputs, config, Call(training=False, **options))
+    output, x, embedding = _run(params, inputs, config, CallOptions(training=False, **options))
     return -summed_log_probability(x, embedding, targets, jnp.ones(targets.shape, bool))[1], output
 
 

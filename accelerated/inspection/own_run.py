@@ -16,7 +16,7 @@ from routelaws.reference.configuration import ModelConfig
 
 from ..errors import InputError
 from ..notation import ExpertChoice
-from ..routed_block import _groups, _logits
+from ..routed_block import CallOptions, _groups, _logits
 from ..routers.mixture_of_tokens import mixing_weights
 from ..training.configuration import TrainConfig
 from ..training.diagnosis import first_blocks, special_blocks
@@ -29,7 +29,7 @@ from ..training.text.texts import check_text
 from ..training.text.tokenizer import END_OF_DOCUMENT
 from ..training.text.tokens import TokenFiles, load_tokens, prepare_tokens
 from ..training.watch import telling
-from ..transformer import Call, _run, apply, draw_noise, loss
+from ..transformer import _run, apply, draw_noise, loss
 from .trace import Trace, at_most, piece_of, read_text
 
 
@@ -195,7 +195,7 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
 
     def route(params, table, tokens, real, number):
         given = {"table": table, "mask": None if whole else real, "compute_dtype": dtype}
-        inputs = functools.partial(_router_logits, params, tokens, model, Call(training=False, **given))
+        inputs = functools.partial(_router_logits, params, tokens, model, CallOptions(training=False, **given))
         blocks = jnp.asarray(special_blocks(model)), jnp.arange(model.num_routed)
         logits = None if any(part.router == "hash" for part, _ in model.parts) else jax.lax.map(inputs, blocks)
         noise = draw_noise(jax.random.fold_in(jax.random.key(EVALUATION_SEED), number), model, *tokens.shape)
@@ -214,7 +214,7 @@ def _compiled(model: ModelConfig, dtype, whole: bool):
     return over_batches
 
 
-def _router_logits(params: dict, tokens, model: ModelConfig, call: Call, place: tuple) -> jax.Array:
+def _router_logits(params: dict, tokens, model: ModelConfig, call: CallOptions, place: tuple) -> jax.Array:
     """Return the logits [T, E] of a routed block. `place` has its number and its index. See the top of this file."""
     block, index = place
     norm = jax.tree.map(lambda leaf: leaf[block], params["blocks"]["ffn_norm"])
