@@ -352,7 +352,7 @@ BOUNDS["hash.plan"] = Bound(1, "u of the value", "1/T is rounded once")
 BOUNDS["hash.load"] = Bound(1, "u T of the value", "the load is a sum of T rounded terms", "0.2")
 BOUNDS["hash.residual"] = Bound(1, "u (T E load + 1)", "the residual has the error of the largest load", "0.2")
 BOUNDS["sinkhorn.marginals"] = Bound(
-    2, "u (4 + 2 max |z| + log T E), absolute, of row sums and of the residual", measured="0.9"
+    2, "u (4 + 2 max |z| + log T E), plus u T / 2 for hard scores, absolute, of row sums and residual", measured="0.9"
 )
 BOUNDS["sinkhorn.plan"] = Bound(
     3, "u (4 + 2 max |z| + log T E)(1 + sweeps) of the value", "the plan is exp(z + f + g)", "1.7"

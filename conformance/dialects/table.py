@@ -581,6 +581,11 @@ CHOICE_CAPACITY = (
 )
 
 
+def _rounding_of_choice(inputs: list[tuple], answers: list) -> tuple[str, bool, str]:
+    words, is_design, name = _rounding([(T, E, 1, c) for T, E, c in inputs], answers)
+    return words.replace(" k ", " "), is_design, name
+
+
 def _layer_norm(x: np.ndarray) -> np.ndarray:
     centred = x - x.mean(axis=-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
@@ -727,7 +732,7 @@ SUBJECTS = {
     "capacity of expert choice": Subject(
         ("num_tokens", "num_experts", "capacity_factor"), CHOICE_CAPACITY,
         # c T / E = 1, 5/2, 7/2, 35/16 and 1/4
-        lambda seed: [(2, 2, 1.0), (5, 2, 1.0), (7, 2, 1.0), (7, 4, 1.25), (2, 8, 1.0)]),
+        lambda seed: [(2, 2, 1.0), (5, 2, 1.0), (7, 2, 1.0), (7, 4, 1.25), (2, 8, 1.0)], reading=_rounding_of_choice),
     "output of expert choice": Subject(("up", "down", "x", "token", "gate"), CHOICE_OUTPUT, _choice_output_inputs),
     "quantile step": Subject(("scores", "bias", "k"), QUANTILE_STEP, _quantile_inputs, bare=_centred),
     "one-hot weights": Subject(("logits",), ONE_HOT, _one_hot_inputs),

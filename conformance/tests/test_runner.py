@@ -922,6 +922,10 @@ def test_a_dialect_is_named_before_it_is_called_wrong():
     assert row(mismatch, strange, plain).script == plain.script
     assert row(mismatch, raised, named).failed == 2, "two faults of one test, and one of another"
     assert row(raised, named).kind == "raises" and row(raised, named).detail.endswith(f"apart from that {words}")
+    read = named._replace(detail="capacity: matches none of the 13 known dialects. It is c T / E, rounded down.")
+    unread = named._replace(detail="gates: matches none of the 9 known dialects. Ours differs.")
+    assert row(mismatch, read).verdict == "differs"
+    assert row(mismatch, read, unread).verdict == "unexplained", "a name explains its own difference alone"
 
 
 @pytest.mark.parametrize(

@@ -1118,10 +1118,15 @@ def test_a_gate_of_a_third_may_be_a_float64():
     test_reinforce.check_router(router, drawn, "float32", 0.9, 1)
 
 
-def test_two_more_capacities_of_expert_choice_are_told_apart():
-    for capacity in (lambda x: max(1, int(x)), lambda x: int(x), lambda x: int(x + 0.5), lambda x: max(1, round(x))):
-        found = classify("capacity of expert choice", lambda T, E, c, f=capacity: f(c * T / E))
-        assert found.matches == (), found
+@pytest.mark.parametrize("capacity, words", [
+    (lambda x: max(1, int(x)), "c T / E, rounded down, at least 1"),
+    (int, "c T / E, rounded down"),
+    (lambda x: max(1, round(x)), "c T / E, rounded to the nearest, at least 1"),
+    (lambda x: int(x + 0.5), ""),
+])  # fmt: skip
+def test_other_capacities_of_expert_choice_are_read(capacity, words):
+    found = classify("capacity of expert choice", lambda T, E, c: capacity(c * T / E))
+    assert (found.matches, found.reading, found.is_design) == ((), words, bool(words))
 
 
 def test_a_layer_with_rows_of_an_earlier_call():
