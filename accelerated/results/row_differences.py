@@ -9,6 +9,7 @@ chance, and the residuals may hide this error. So this file checks the rows:
     SHORTER   a run ends before most other runs of its size: `shorter_runs`
     CUT       a row is from the middle of a run: `row_doubts`
     EPOCHS    a run has repeated its text too often: `row_doubts`
+    RATES     runs of one model have several learning rates, but a law should fit only the best: `several_rates`
     BUDGETS   models of several sizes have the same budget, but a law in compute should fit only the best: `budgets`
     DESIGN    the tokens follow from the size, so the terms of a law in both are nearly proportional:
               `proportional_tokens`
@@ -144,6 +145,7 @@ def row_doubts(selection, loss_column: str) -> list[Difference]:
         if run in selection.cut
     ]
     entries = impossible_losses(frame, loss_column) + [cut_runs(taken)] * bool(taken) + _repeated_text(frame, names)
+    entries += several_rates(frame, frame[loss_column].to_numpy(dtype=np.float64))
     if not OTHER_UNITS.search(loss_column):
         return entries
     words = f"{loss_column} seems to be a loss for each byte, character or word: compare this law only with laws of "
@@ -197,6 +199,30 @@ def budgets(frame, flops: np.ndarray, losses: np.ndarray) -> list[Difference]:
             words = f"{flops[budget[0]]:.3g} FLOPs: losses {losses[budget].min():.4g} to {losses[budget].max():.4g}"
             groups.append((words, budget.size))
     return [same_budgets(groups, best)] if groups else []
+
+
+def several_rates(frame, losses: np.ndarray) -> list[Difference]:
+    """Return an entry if runs of one model and one number of tokens have several learning rates."""
+    axes = [name for name in ("router_type", "dense_parameter_count", "num_experts", *ROUTED) if name in frame]
+    runs = frame[axes].assign(tokens=training_tokens(frame), rate=column_or_nan(frame, "learning_rate"), loss=losses)
+    groups, worse, hyper_ids = [], [], frame["hyper_id"].to_numpy()
+    for places in runs.groupby([*axes, "tokens"], dropna=False).indices.values():
+        of_model = runs.iloc[places]
+        means = of_model.groupby("rate")["loss"].mean()
+        if len(means) > 1:
+            model = f"N = {of_model['dense_parameter_count'].iloc[0]:,.0f}, E = {of_model['num_experts'].iloc[0]:g}"
+            groups.append((f"{model}: {means.index.min():g} to {means.index.max():g}", len(places)))
+            worse += hyper_ids[places[(of_model["rate"] != means.idxmin()).to_numpy()]].tolist()
+    return [rates_of_models(groups, sorted(worse))] if groups else []
+
+
+def rates_of_models(groups: list[tuple[str, int]], worse: list[int]) -> Difference:
+    words = (
+        f"runs of one model have several learning rates ({_listed(groups)}): a law describes each model at its best "
+        f'rate, but this fit uses all runs; keep the best with --rows "hyper_id not in ({", ".join(map(str, worse))})"'
+        ", and fit the rates with routelaws recipe --fit"
+    )
+    return Difference("learning_rate", groups, "rates", words)
 
 
 def same_budgets(groups: list[tuple[str, int]], best: list[int]) -> Difference:

@@ -44,6 +44,7 @@ from routelaws.accelerated.results.row_differences import (
     left_out_lines,
     proportional,
     proportional_tokens,
+    rates_of_models,
     repeated_runs,
     row_doubts,
     same_budgets,
@@ -315,6 +316,25 @@ def test_an_isoflop_table_is_no_table_of_best_runs(tmp_path):
     assert rows == f"hyper_id in ({', '.join(map(str, best))})"
     assert warned(frame, tmp_path, "compute", rows) == []
     assert warned(frame.assign(seed=frame.index), tmp_path, "hoffmann") == []
+
+
+def test_a_search_for_the_learning_rate_is_named_and_keeps_repeated_runs_at_the_best_rate():
+    """The best rate of N = 1e7 has the least mean loss, not the luckiest run."""
+    frame = pandas.DataFrame({
+        "hyper_id": range(8), "step": 1000, "router_type": ["Hash"] * 7 + ["Dense"],
+        "dense_parameter_count": [1e7] * 4 + [1e8] * 3 + [1e7], "num_experts": [4] * 7 + [1],
+        "learning_rate": [0.01, 0.01, 0.02, 0.02, 0.01, 0.02, 0.02, 0.04],
+        "loss_validation": [3.0, 3.2, 2.95, 3.5, 3.0, 2.9, 2.8, 3.5],
+    })  # fmt: skip
+    [selection] = select_rows(frame, None, "loss_validation")
+    [said] = [entry.words for entry in row_doubts(selection, "loss_validation")]
+    models = "N = 10,000,000, E = 4: 0.01 to 0.02; N = 100,000,000, E = 4: 0.01 to 0.02"
+    rows = "hyper_id not in (2, 3, 4)"
+    assert said.startswith(f"runs of one model have several learning rates ({models})") and rows in said
+    [selection] = select_rows(frame, rows, "loss_validation")
+    assert row_doubts(selection, "loss_validation") == []
+    [selection] = select_rows(frame.drop(columns="learning_rate"), None, "loss_validation")
+    assert row_doubts(selection, "loss_validation") == []
 
 
 def test_two_runs_of_one_size_and_budget_are_no_isoflop_table():
@@ -757,6 +777,7 @@ DIFFERENCES = [
     repeated_runs("dense", [("3: 9", 1), ("4: 10", 1)]),
     same_budgets([("1e+18 FLOPs", 3), ("2e+18 FLOPs", 3)], [4, 7]),
     same_budgets([("1e+18 FLOPs", 3)], [4, 7, 9]),
+    rates_of_models([("N = 9, E = 4: 0.001 to 0.01", 3)], [7, 9]),
     proportional("20 to 21", 9, 1.0, 123.4),
     proportional("20 to 40", 9, 0.75, None),
     proportional("20 to 40", 9, 0.75, 4.0),
