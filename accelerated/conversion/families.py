@@ -288,6 +288,8 @@ def read_model(values: dict) -> ForeignModel:
     else:
         sizes["K"] = sizes["K"] or sizes["H"]
         sizes["h"] = sizes["h"] or sizes["d"] // sizes["H"]
+        if sizes["H"] % sizes["K"]:
+            raise InputError(f"{sizes['H']} heads cannot share {sizes['K']} heads of keys and values; K must divide H")
         if kind == "olmoe" and sizes["H"] * sizes["h"] != sizes["d"]:
             raise InputError(f"{sizes['H']} heads of width {sizes['h']} are not hidden_size {sizes['d']}")
     routed = _routed(values, family, sizes["L"])

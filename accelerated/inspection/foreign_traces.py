@@ -134,8 +134,9 @@ def read_recorded(path: Path, design: Design | None) -> Recorded:
             expert, logits = np.stack(parts), None
         gate, position = None, np.arange(expert.shape[1] if expert.ndim == 3 else 0)
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
+        needed = "[n, T, k]" if "expert" in content else "[T, n, k] of one sequence, or an array [T, k] for each layer"
         shape = list(expert.shape)
-        raise InputError(f"{path}: has {expert.dtype} experts of shape {shape}; needed: integers [n, T, k]")
+        raise InputError(f"{path}: has {expert.dtype} experts of shape {shape}; needed: integers {needed}")
     unset = np.iinfo(expert.dtype).max  # -1 in an array without signs, unless an expert has this number
     holes = (expert == unset) & (expert.dtype.kind == "u")
     if unset < (design.experts if design else NO_EXPERT):  # then only a token that would have the expert k > 1 times
@@ -366,6 +367,9 @@ def _of_logits(of: Recorded, design: Design | None) -> Iterator[tuple[str, str]]
         yield "logits", "its logits are not finite"
         return
     expert, logits = of.expert, of.logits
+    sums = logits.sum(axis=2, dtype=np.float64)
+    if logits.shape[2] > 1 and (logits >= 0).all() and np.abs(sums - 1).max() <= GATE_ERROR:
+        yield "probabilities", "its logits are probabilities, which sum to 1; record the scores before the softmax"
     own = _agreement(expert, logits)
     if own >= AGREES or (expert >= logits.shape[2]).any():
         return

@@ -196,6 +196,7 @@ def test_lists_of_blocks_are_lists(changes, message):
     ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "count the text model, save text_config"),
     ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
     ({"model_type": "olmoe", "head_dim": 64}, "32 heads of width 64 are not hidden_size 4096"),
+    ({"num_attention_heads": 47}, "47 heads cannot share 8 heads of keys and values; K must divide H"),
     ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
     ({"moe_layer_freq": 2}, "moe_layer_freq is 2, but this class of transformers ignores it; needed: 1"),
     ({"decoder_sparse_step": [0, 1]}, "decoder_sparse_step is [0, 1], but this class of transformers ignores it"),

@@ -143,6 +143,7 @@ FAULTS = {
         values, case))), (16, 4, 6)),
     "equal blocks": (unlogged(changed("expert", lambda values, case: put(2, values[1])(values, case))), (16, 4, 6)),
     "logits": (changed("logits", put((0, 3, 1), np.nan)), (8, 2, 4)),
+    "probabilities": (changed("logits", lambda values, case: softmax(values, axis=2)), (8, 2, 4)),
     "layer shifted": (changed("expert", shifted(1, 0)), (8, 2, 8)),
     "token shifted": (changed("expert", shifted(-1, 1)), (8, 2, 4)),
     "order of layers": (changed("expert", lambda values, case: values[::-1]), (8, 2, 4)),
@@ -278,6 +279,7 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
     ({"expert": np.zeros((2, 2, 2), int), "block": np.zeros(2, int)}, "has block 0, 0; needed: [n] numbers from 1"),
     ({"expert": np.zeros((2, 2, 2), int), "experts": np.array([4])}, "has experts 4; needed: one from 1 to 65535"),
     ({"a": np.zeros((9, 8))}, "has logits, but a bias or groups of experts also decide in this model; record the"),
+    ({"a": np.zeros((1, 9, 2, 2), int)}, "needed: integers [T, n, k] of one sequence, or an array [T, k] for each layer"),
     ({"a": np.full((9, 2), -1)}, "has only numbers out of range, and no expert of a routed block"),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_are_one_line(arrays, message, design, tmp_path):

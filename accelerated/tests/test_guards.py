@@ -80,7 +80,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_layer_and_checkpoint(tr
     line = (
         f"routelaws: {tmp_path / 'run'}: the training loss is nan at step 2; the first non-finite activations "
         "are in the embedding; there is no checkpoint yet; the learning rate 1e+20 may be too high: use a "
-        "lower one and another --out, or skip the batch with --skip-bad-batches 1"
+        "lower one and another --out, or skip the batch with --skip-bad-batches 1 of routelaws train"
     )
     assert code == 2 and [each for each in said if each.startswith("routelaws: ")] == [line]
 
@@ -100,7 +100,7 @@ def test_bad_batches_are_passed_over_as_often_as_allowed(train, flags, tmp_path,
     assert code == 2 and len(said) == 1 and saved in said[0]
     assert f"the training loss is {highest:.4g} at step {bad}, above {limit[1] * np.log(300):.4g}, " in said[0]
     assert "ln V; everything is finite; " in said[0]
-    assert "the largest gradient is in" in said[0] and said[0].endswith("with --skip-bad-batches 1")
+    assert "the largest gradient is in" in said[0] and said[0].endswith("with --skip-bad-batches 1 of routelaws train")
 
     at_step(monkeypatch, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
     code, said = train(tmp_path / "run", *still, *limit, "--skip-bad-batches", "1")

@@ -168,7 +168,7 @@ def test_a_verdict_names_what_was_not_learned():
     assert (
         report(exchange=1.0, entropy=[1.3])
         .verdict()
-        .endswith("; start the policy of RL-R sharper, by a larger --router-scale")
+        .endswith("; start the policy of RL-R sharper, by a larger --router-scale of routelaws train")
     )
 
 

@@ -362,7 +362,7 @@ class Run:
         checkpoints.wait()
         left = next((f"the last good checkpoint is at step {step:,}" for step in checkpoints.steps()), None)
         rate = f"the learning rate {self.config.peak_learning_rate():.3g} may be too high: use a lower one"
-        more = f"or skip the batch with --skip-bad-batches {self.skipped + 1}"
+        more = f"or skip the batch with --skip-bad-batches {self.skipped + 1} of routelaws train"
         return f"{self.folder}: {what}; {left or 'there is no checkpoint yet'}; {rate} and another --out, {more}"
 
     def _record_steps(self, step: int, n: int, metrics: StepMetrics, call_started: float) -> None:

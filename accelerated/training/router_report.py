@@ -51,7 +51,7 @@ class RouterReport(NamedTuple):
         """Return a sentence on routers that have not learned; None if they have learned."""
         reasons = not_learned(self.chance, self.columns().get("router_agreement"), self.exchange)
         if reasons and self.entropy:
-            reasons.append("start the policy of RL-R sharper, by a larger --router-scale")
+            reasons.append("start the policy of RL-R sharper, by a larger --router-scale of routelaws train")
         return f"the router has not learned: {'; '.join(reasons)}" if reasons else None
 
 
