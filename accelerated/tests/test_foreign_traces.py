@@ -279,7 +279,7 @@ def test_other_files_are_one_line(name, content, message, tmp_path):
     ({"expert": np.zeros((2, 2, 2), int), "block": np.zeros(2, int)}, "has block 0, 0; needed: [n] numbers from 1"),
     ({"expert": np.zeros((2, 2, 2), int), "experts": np.array([4])}, "has experts 4; needed: one from 1 to 65535"),
     ({"a": np.zeros((9, 8))}, "has logits, but a bias or groups of experts also decide in this model; record the"),
-    ({"a": np.zeros((1, 9, 2, 2), int)}, "needed: integers [T, n, k] of one sequence, or an array [T, k] for each layer"),
+    ({"a": np.zeros((1, 9, 2, 2), int)}, "needed: integers [T, n, k] of one sequence, or an array [T, k]"),
     ({"a": np.full((9, 2), -1)}, "has only numbers out of range, and no expert of a routed block"),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_are_one_line(arrays, message, design, tmp_path):
