@@ -267,6 +267,9 @@ def test_a_learning_rate_that_changes_within_a_run_is_dropped():
     constant = [*log_of([0.3, 0.3], (10, 20)), {"step": 30, "val_loss": 3.5}]
     rates = [rate for *_, rate in converted(save("same.jsonl", *constant), loss="learning_rate")[0]]
     assert rates[:2] == [0.3, 0.3] and rates[2] != rates[2]
+    alone = [{"step": 10, "val_loss": 4.0}, {"step": 20, "val_loss": 3.5, "learning_rate": 1e-6}]
+    assert "learning_rate: dropped" in converted(save("alone.jsonl", *alone))[1]
+    assert "learning_rate" not in converted(save("one.jsonl", *alone[1:]))[1]
     found, _ = converted(save("log.jsonl", *log_of([3, 2, 1])), VALIDATION | {"hyper_id": "learning_rate"})
     assert [run for run, *_ in found] == [3, 2, 1]
 

@@ -4,6 +4,7 @@ Derived values fill only blank cells. Three things change other cells: `--map`, 
 losses. Each change has a remark. `agreement.py` counts N, P and the FLOPs of a training step.
 """
 
+import collections
 import math
 import re
 
@@ -147,12 +148,14 @@ def _runs(table: Cells) -> None:
 
 
 def _drop_schedule(table: Cells) -> None:
-    """Drop a learning rate that changes within a run: the column has the highest rate of the run."""
-    name, ids = "learning_rate", table.cells["hyper_id"]
-    rates = {
-        (run, rate) for run, rate in zip(ids, table.cells.get(name, ()), strict=False) if rate.strip() not in BLANK
-    }
-    if len(rates) > len({run for run, _ in rates}):
+    """Drop a learning rate that changes within a run: the column has the highest rate of the run.
+
+    A single rate beside rows without one may be any rate of a schedule.
+    """
+    name, rates = "learning_rate", collections.defaultdict(list)
+    for run, rate in zip(table.cells["hyper_id"], table.cells.get(name, ()), strict=False):
+        rates[run].append("" if rate.strip() in BLANK else rate)
+    if any(len({*of_run} - {""}) > 1 or 1 == len(of_run) - of_run.count("") < len(of_run) for of_run in rates.values()):
         del table.cells[name]
         table.remarks.append(f"{name}: dropped, because it changes within a run; --config can give the highest rate")
 
