@@ -13,7 +13,7 @@ from .used_runs import suspects, unused
 
 def lacking_section(report: Report) -> list[Block]:
     """Return the comparisons for which the table lacks runs."""
-    results, table = report.results, report.table
+    results, table = report.results, report.results.table
     lacking = {
         "no size has two values of E (for slopes)": len(measured_slopes(results)) > 0,
         **{finding.lacking: finding.answered(results) for finding in report.findings if finding.lacking},
@@ -28,7 +28,7 @@ def lacking_section(report: Report) -> list[Block]:
 
 def method_section(report: Report) -> list[Block]:
     """Return the methods, and the commands that repeat the results."""
-    scatter, sizes = report.scatter, report.table.sizes
+    scatter, sizes = report.results.scatter, report.results.table.sizes
     blocks: list[Block] = [Heading("How it was computed")]
     if report.fitted:
         blocks.append(
@@ -66,7 +66,7 @@ def more_section(report: Report) -> list[Block]:
         left = [f"{len(ids)}, {reason}" for reason, ids in unused(report).items()]
         left += [f"{impossible} with impossible labels"] * bool(impossible)
         lines += [f"**Runs that no law uses:** {'; '.join(left)}."] if left else []
-        lines += report.table.remarks
+        lines += report.results.table.remarks
     table = "; every evaluation is in [results.csv](results.csv)" if sweep else ""
     lines.append(f"**Every number** is in [{report.numbers}]({report.numbers}), without rounding{table}.")
     if not report.full:

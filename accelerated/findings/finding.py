@@ -1,5 +1,6 @@
 """What a finding and a report are, and text for sections on routers, losses, sizes and lists."""
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -35,6 +36,29 @@ class TableFacts(NamedTuple):
     last_steps: list[int]  # the first and the last
 
 
+class Results(dict):
+    """The numbers of a report by name. Its attributes are those that several findings read.
+
+    Attributes:
+        laws: the `law.RouterLaw` of each router
+        dense: the `dense.DenseLaw`
+        scatter: the `runs.Scatter` over seeds; None without repeated runs
+    """
+
+    table = property(operator.itemgetter("table"))
+    size_labels = property(operator.itemgetter("size_labels"))
+    scatter = property(operator.itemgetter("seed_scatter"))
+    laws = property(operator.itemgetter("laws"))
+    dense = property(operator.itemgetter("dense"))
+    slopes = property(operator.itemgetter("slopes"))
+    gains = property(operator.itemgetter("gains"))
+    forms = property(operator.itemgetter("forms"))
+    printed = property(operator.itemgetter("printed"))
+
+    def __or__(self, other):
+        return Results(super().__or__(other))
+
+
 class Report(NamedTuple):
     """The input of the sections of a report.
 
@@ -45,7 +69,7 @@ class Report(NamedTuple):
         findings: the findings, in their order
     """
 
-    results: dict
+    results: Results
     drawn: list[str]
     sweep: Any = None
     numbers: str = "results.json"
@@ -53,28 +77,9 @@ class Report(NamedTuple):
     findings: "tuple[Finding, ...]" = ()
 
     @property
-    def table(self) -> TableFacts:
-        return self.results["table"]
-
-    @property
-    def laws(self) -> list:
-        """The `law.RouterLaw` of each router."""
-        return self.results["laws"]
-
-    @property
-    def dense(self):
-        """The `dense.DenseLaw`."""
-        return self.results["dense"]
-
-    @property
-    def scatter(self):
-        """The `runs.Scatter` over seeds; None without repeated runs."""
-        return self.results["seed_scatter"]
-
-    @property
     def fitted(self) -> list:
         """The laws of the routers that have one."""
-        return [law for law in self.laws if law.missing is None]
+        return [law for law in self.results.laws if law.missing is None]
 
     @property
     def gains(self) -> "pandas.DataFrame":
@@ -93,11 +98,11 @@ class Report(NamedTuple):
     @property
     def printed(self) -> bool:
         """Whether the paper prints constants for these runs."""
-        return any(router in NAMES for router in self.results["printed"]["router"])
+        return any(router in NAMES for router in self.results.printed["router"])
 
     def size(self, number: float) -> str:
         """Return the report's label of an N."""
-        return self.results["size_labels"].get(str(int(number))) or count(number)
+        return self.results.size_labels.get(str(int(number))) or count(number)
 
     def sizes(self, numbers) -> str:
         """Return the report's labels of several N as a list in a sentence."""
@@ -151,9 +156,9 @@ class Finding(NamedTuple):
         return [Heading(self.title), *content] if content else []
 
 
-def main_gains(results: dict) -> "pandas.DataFrame":
+def main_gains(results: Results) -> "pandas.DataFrame":
     """Return the gains of the main loss."""
-    return results["gains"][results["gains"]["loss"] == results["table"].loss_column]
+    return results.gains[results.gains["loss"] == results.table.loss_column]
 
 
 def table(frame: "pandas.DataFrame", columns: dict[str, Callable], keys: int = 1) -> Table:

@@ -17,7 +17,7 @@ WHAT = (
 
 
 def first_page(report: Report) -> list[Block]:
-    title = "the released runs, fitted again" if report.table.released else report.table.name
+    title = "the released runs, fitted again" if report.results.table.released else report.results.table.name
     title = f"sweep “{report.sweep.name}”" if report.sweep else title
     return [
         Heading(f"Scaling laws of routed language models: {title}", 1),
@@ -29,7 +29,7 @@ def first_page(report: Report) -> list[Block]:
         Heading("What came out"),
         *bullets(each.sentence(report) for each in report.findings if each.answered(report.results)),
         *slopes.answer(report),
-        *([] if report.table.routers else [_no_routed_run(report)]),
+        *([] if report.results.table.routers else [_no_routed_run(report)]),
     ]
 
 
@@ -44,7 +44,7 @@ def _unfinished(report: Report) -> list[Block]:
 
 
 def _trained(report: Report) -> list[Block]:
-    sweep, runs, sizes = report.sweep, report.sweep.runs, report.table.sizes
+    sweep, runs, sizes = report.sweep, report.sweep.runs, report.results.table.sizes
     models = f"{plural(len(runs), 'language model')} of {plural(len(sizes), 'size')}"
     tokens, vocabularies = reach(runs["tokens"]), (f"{size:,}" for size in distinct(runs["vocabulary"]))
     text = (
@@ -89,7 +89,7 @@ def _how_long(sweep) -> str:
 
 
 def _held(report: Report) -> list[Block]:
-    table, sizes = report.table, [report.size(size) for size in report.table.sizes]
+    table, sizes = report.results.table, [report.size(size) for size in report.results.table.sizes]
     ends = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     routed = "all dense"
     if table.routers:
@@ -116,7 +116,7 @@ def cautions(report: Report) -> list[Block]:
         Heading("What to be careful with"),
         "The laws assume that the runs of a fit are finished and differ only in N and E. These are the exceptions:",
         *bullets(
-            f"{who(routers, report.laws)}{capital(words)}{'' if words[-1] == '?' else '.'}"
+            f"{who(routers, report.results.laws)}{capital(words)}{'' if words[-1] == '?' else '.'}"
             for words, routers in lines.items()
         ),
         "With `routelaws fit` and `routelaws reproduce`, `--rows` chooses runs, and `--huber` also fits a sum of Huber "
@@ -129,7 +129,7 @@ def cautions_of(results: dict) -> dict[str, list[str]]:
 
     Without routed runs, these concern the dense power law.
     """
-    return once((law.router, law.cautions) for law in results["laws"] or [results["dense"]])
+    return once((law.router, law.cautions) for law in results.laws or [results.dense])
 
 
 def _no_routed_run(report: Report) -> str:
@@ -144,7 +144,7 @@ def loss_figure(report: Report) -> list[Block]:
         lines = "lines are the fitted law, one for each size N"
         lines += (
             ", labelled on the right."
-            if len(report.fitted) == len(report.laws)
+            if len(report.fitted) == len(report.results.laws)
             else ". Dotted lines join the points of a router without a law."
         )
     dashes = " At a point with several seeds, each seed has a dash." if report.sweep and report.sweep.spreads else ""
@@ -179,7 +179,7 @@ ROUTERS = {
 
 
 def symbols_section(report: Report) -> list[Block]:
-    routers = report.table.routers
+    routers = report.results.table.routers
     rows = SYMBOLS[:2] + (ROUTED_SYMBOLS if routers else []) + SYMBOLS[2:]
     lines = bullets(words for router, words in ROUTERS.items() if router in routers)
     return [Heading("Words and symbols"), Table(["symbol", "meaning", "unit"], rows, words=(1,)), *lines]

@@ -23,7 +23,7 @@ from ..tables.schema import DENSE
 from ..tables.table import named
 from . import used_runs
 from .closing import lacking_section, method_section, more_section
-from .finding import Report, TableFacts, anchor, bullets
+from .finding import Report, Results, TableFacts, anchor, bullets
 from .laws import compute, dense, forms, isoflop, law, misses, printed, refits, slopes, texts, worth
 from .opening import cautions_of, first_page, symbols_section
 from .page import page
@@ -105,7 +105,7 @@ def write_reproduction(
 
 def gather(
     source: Runs, tell=lambda line: None, huber: float | None = None, point=point_of, name: str = ""
-) -> tuple[dict, list[TableRun]]:
+) -> tuple[Results, list[TableRun]]:
     """Return the results of a table, from which text and figures take their numbers, and its trusted runs.
 
     Args:
@@ -118,14 +118,14 @@ def gather(
     """
     table = Source(source, name, huber)
     runs, good = table.runs, table.good
-    results = {
-        "about": ABOUT,
-        "level": LEVEL,
-        "huber": huber,
-        "table": _facts(table, runs),
-        "size_labels": {str(size): label for size, label in size_labels(table).items()},
-        "seed_scatter": seed_scatter(runs if seeds_chosen(table) else good, point),
-    }
+    results = Results(
+        about=ABOUT,
+        level=LEVEL,
+        huber=huber,
+        table=_facts(table, runs),
+        size_labels={str(size): label for size, label in size_labels(table).items()},
+        seed_scatter=seed_scatter(runs if seeds_chosen(table) else good, point),
+    )
     for finding in FINDINGS:
         tell(finding.title)
         results |= finding.find(results, table)

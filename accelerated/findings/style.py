@@ -90,7 +90,7 @@ def points_of(runs: list[TableRun], router: str) -> dict[tuple[int, int], float]
 
 
 def colour_of(results: dict, router: str) -> str:
-    return colour_among(results["table"].routers, router)
+    return colour_among(results.table.routers, router)
 
 
 def colour_among(routers: list[str], router: str) -> str:
@@ -99,7 +99,7 @@ def colour_among(routers: list[str], router: str) -> str:
 
 
 def size_name(results: dict, size: int) -> str:
-    return results["size_labels"][str(size)]
+    return results.size_labels[str(size)]
 
 
 def size_shade(colour: str, i: int, count: int) -> tuple[float, ...]:

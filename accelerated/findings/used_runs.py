@@ -83,11 +83,11 @@ CHOICES = {
 
 
 def section(report: Report) -> list[Block]:
-    known = report.table
+    known = report.results.table
     blocks: list[Block] = [f"The last evaluation of each run is used (step {range_of(sorted(set(known.last_steps)))})."]
-    if report.laws:
+    if report.results.laws:
         chosen = CHOICES.get(known.row_choice, f"`{known.row_choice}`")
-        counts = listed(f"{router_name(law.router)} {law.rows}" for law in report.laws)
+        counts = listed(f"{router_name(law.router)} {law.rows}" for law in report.results.laws)
         part = f" that `{known.row_choice}` chooses" if known.condition else ""
         blocks.append(
             f"The laws that use N and E are fitted to {chosen}; each router's law also uses the dense runs. Number of "
@@ -144,7 +144,7 @@ def _odd_runs(report: Report) -> list[Block]:
             for row in gaps.itertuples()
         )
         sentences.append(f"The grid lacks {listed(cells)}.")
-    if report.table.released:
+    if report.results.table.released:
         sentences.append(
             "The dense 130M model was trained with seeds 1, 2 and 3, but not with seed 42. So the paper's choice of "
             "rows, seed 42, has no dense model of this size."

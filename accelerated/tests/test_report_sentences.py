@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas
 
-from routelaws.accelerated.findings.finding import Report, TableFacts
+from routelaws.accelerated.findings.finding import Report, Results, TableFacts
 from routelaws.accelerated.findings.laws.dense import DenseLaw
 from routelaws.accelerated.findings.laws.law import RouterLaw
 from routelaws.accelerated.findings.laws.printed import COLUMNS, LAWS
@@ -34,7 +34,7 @@ from routelaws.accelerated.results.planning.isoflop import Profile
 from routelaws.accelerated.training.window_losses import few_documents
 from routelaws.reference.laws import Minimum, MinimumDifference, Range
 
-RESULTS = json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8"))
+RESULTS = Results(json.loads((Path(__file__).parent / "approved" / "reproduce.json").read_text(encoding="utf-8")))
 FRAMES = [name for name, rows in RESULTS.items() if isinstance(rows, list) and name not in ("laws", "isoflop")]
 EMPTY = {"refits": ["router", "choice"], "printed": COLUMNS, "printed_laws": LAWS}
 RESULTS |= {name: pandas.DataFrame(RESULTS[name], columns=EMPTY.get(name)) for name in FRAMES}

@@ -281,7 +281,7 @@ def test_dense_runs_that_hardly_fall_give_sizes_beyond_the_largest_float():
 def test_differences_that_seeds_can_cause_are_hollow():
     """Seeds reach 4.3 · √2 · 0.01 in log10, or 14 % of the loss: the two sizes differ by 4 % and by 18 %."""
     runs = [run("A", 100, 4, 1.04), run("B", 100, 4, 1.0), run("A", 1000, 4, 1.0), run("B", 1000, 4, 1.2)]
-    labels = {"size_labels": {"100": "100", "1000": "1K"}}
+    labels = finding.Results(size_labels={"100": "100", "1000": "1K"})
     for scatter, hollow in ((SCATTER, [True, False]), (None, [False, False])):
         [panel] = pairs.pairs_figure(labels | {"pairs": pairs.compare(runs, 0.1, scatter)}, runs).axes
         points = [points.get_facecolor()[0] for points in panel.collections]
@@ -327,7 +327,7 @@ def advised(key: str, **results):
         "gains_per_flop": experts_per_token.versus(experts_per_token.points([])),
         "routing_frequency": routing_frequency.compare([]),
     }
-    frame = advice.judge(empty | results)
+    frame = advice.judge(finding.Results(empty | results))
     return frame[frame["key"] == key].iloc[0] if len(frame) else {"verdict": "cannot be judged", "because": ""}
 
 
@@ -472,7 +472,7 @@ def test_a_run_beside_a_suspect_one_is_kept():
     known = SimpleNamespace(
         row_choice="every seed", condition=False, routers=[], remarks=[], released=False, last_steps=[1]
     )
-    results = used_runs.find({}, source) | {"table": known, "laws": [], "size_labels": {}}
+    results = finding.Results(table=known, laws=[], size_labels={}) | used_runs.find({}, source)
     _, _, table, kept, twice, gaps = used_runs.section(finding.Report(results | {"gaps": results["gaps"][:1]}, []))
     assert [row[0] for row in table.rows] == ["1", "2"] and kept.startswith("These runs are used: 0.")
     assert "runs 4 and 5 (HASH, N = 100, E = 32): losses 1.0000 and 10.0000. All" in twice and "; " not in twice

@@ -14,7 +14,7 @@ import pytest
 
 from routelaws.accelerated.findings import report
 from routelaws.accelerated.findings import runs as comparison_runs
-from routelaws.accelerated.findings.finding import Report
+from routelaws.accelerated.findings.finding import Report, Results
 from routelaws.accelerated.findings.laws import dense, slopes, worth
 from routelaws.accelerated.findings.laws.law import loss_figure
 from routelaws.accelerated.findings.report import gather, markdown
@@ -272,7 +272,7 @@ def test_what_is_worth_and_measured_is_that_of_the_loss_that_was_asked_for(tmp_p
     frame = make_frame()
     frame = frame[(frame["router_type"] != "Hash") & (frame["k"] == 1) & (frame["routing_frequency"] == 0.5)]
     frame[frame["flop_increase"] == 1].to_csv(tmp_path / "table.csv", index=False)
-    table, results = Source(open_runs(tmp_path / "table.csv", loss_column="loss_c4")), {}
+    table, results = Source(open_runs(tmp_path / "table.csv", loss_column="loss_c4")), Results()
     for finding in (dense, slopes, worth):
         results |= finding.find(results, table)
     assert close(results["slopes"]["effective"], [1.25 * BASE.slope(n) for n in SIZES], 1e-3)

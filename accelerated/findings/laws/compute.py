@@ -112,7 +112,7 @@ def only_usual_kinds(results: dict) -> bool:
 def without_law(report: Report) -> list[Block]:
     """Return why routers have no law in F and B, without the reasons that their law in N and E shares."""
     laws = report.results["utilisation"].dropna(subset="missing")
-    laws = laws[~laws["missing"].isin([law.missing for law in report.laws])]
+    laws = laws[~laws["missing"].isin([law.missing for law in report.results.laws])]
     return missing(laws.itertuples(), "law that uses F and B")
 
 

@@ -67,8 +67,8 @@ def dense_coefficients(fit) -> dict[str, Constant]:
 
 
 def sentence(report: Report) -> str | None:
-    dense = report.dense
-    if report.laws or dense.missing is not None:
+    dense = report.results.dense
+    if report.results.laws or dense.missing is not None:
         return None
     alpha, largest = dense.constants["alpha"], dense.fit.misfit.largest
     beyond = "."
@@ -84,7 +84,7 @@ def sentence(report: Report) -> str | None:
 
 
 def section(report: Report) -> list[Block]:
-    dense = report.dense
+    dense = report.results.dense
     if dense.rows < 2:
         return []
     if dense.missing is not None:
@@ -92,7 +92,7 @@ def section(report: Report) -> list[Block]:
     if not dense.found:
         return ["The dense runs have no power law: their loss does not fall with size."]
     alpha, size = dense.constants.values()
-    printed = report.results["printed"].query("router == @DENSE")["printed"]
+    printed = report.results.printed.query("router == @DENSE")["printed"]
     rows = [
         ["alpha", figure(alpha.value, ".4f"), span(alpha, ".4f")],
         ["N_c", count(size.value) if size.determined else NOT_DETERMINED, counts_span(size)],

@@ -70,13 +70,13 @@ def scored(forms: dict[str, Fit | str], rows: int):
 
 def best_of(results: dict) -> str | None:
     """Return the form that predicts left-out sizes best for every router that has a law; None if there is none."""
-    best = results["forms"][results["forms"]["size_verdict"] == "best"]["law"]
-    fitted = sum(law.missing is None for law in results["laws"])
+    best = results.forms[results.forms["size_verdict"] == "best"]["law"]
+    fitted = sum(law.missing is None for law in results.laws)
     return best.iloc[0] if len(best) == fitted and best.nunique() == 1 else None
 
 
 def section(report: Report) -> list[Block]:
-    frame = report.results["forms"]
+    frame = report.results.forms
     fitted = frame[frame["missing"].isna()]
     if fitted.empty:
         return []
@@ -113,7 +113,7 @@ def section(report: Report) -> list[Block]:
 def draw(results: dict, runs: list[TableRun]):
     from matplotlib.ticker import MaxNLocator
 
-    fitted = results["forms"][results["forms"]["missing"].isna()]
+    fitted = results.forms[results.forms["missing"].isna()]
     if fitted.empty:
         return None
     routers, names = fitted["router"].unique(), list(fitted["law"].unique())[::-1]

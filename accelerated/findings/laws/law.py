@@ -150,7 +150,7 @@ def section(report: Report) -> list[Block]:
             "b + c log10 N, changes with size. Ê is E_start for a dense model, rises with E and never exceeds E_max. "
             "The six constants are fitted for each router, to its own runs and the dense runs (E = 1)."
         )
-    blocks += missing(report.laws, "law")
+    blocks += missing(report.results.laws, "law")
     if report.fitted:
         legend = f"Brackets hold 95 % intervals. {LEGEND} *Miss*: RMS of the residuals."
         legend += " *Outside*: the printed constant is outside the interval." if report.printed else ""
@@ -181,7 +181,7 @@ def floor_section(report: Report) -> list[Block]:
 
 
 def _constants(report: Report) -> Table:
-    rows, printed = [], report.results["printed"]
+    rows, printed = [], report.results.printed
     errors = rmsle_of(report.results).map(log_percent)
     for law in report.fitted:
         cells = []
@@ -202,7 +202,7 @@ def _constants(report: Report) -> Table:
 
 
 def _left_open(report: Report, law: RouterLaw):
-    slopes, limit = report.results["slopes"], law.fit.status == "linear limit"
+    slopes, limit = report.results.slopes, law.fit.status == "linear limit"
     slopes, spare = slopes[slopes["router"] == law.router], law.rows - len(CONSTANTS[:-1])
     if len(law.sizes) == 2:
         yield "With two sizes, every trend in N is a line through two points and cannot be checked."
@@ -284,7 +284,7 @@ def _details(report: Report) -> list[Block]:
 
 def loss_figure(results: dict, runs: list[TableRun]):
     """Return loss against E at each size with the fitted law, one panel per router: the first panel of Figure 1."""
-    laws = [law for law in results["laws"] if losses_of(runs, law.router)]
+    laws = [law for law in results.laws if losses_of(runs, law.router)]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 3.9)
@@ -334,7 +334,7 @@ def level_figure(results: dict, runs: list[TableRun]):
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
     from matplotlib.ticker import MaxNLocator
 
-    laws = [law for law in results["laws"] if law.missing is None and len(law.sizes) > 1]
+    laws = [law for law in results.laws if law.missing is None and len(law.sizes) > 1]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.1)
@@ -388,10 +388,10 @@ def coefficients_figure(results: dict, runs: list[TableRun]):
     """Return each coefficient with its interval for each router, and the paper's printed value."""
     from matplotlib.ticker import MaxNLocator
 
-    laws = [law for law in results["laws"] if law.missing is None and law.fit.status != "linear limit"]
+    laws = [law for law in results.laws if law.missing is None and law.fit.status != "linear limit"]
     rows = [(law.router, name, *each[:3]) for law in laws for name, each in law.constants.items()]
     frame = pandas.DataFrame(rows, columns=["router", "name", "value", "low", "high"])
-    frame = frame.merge(results["printed"][["router", "name", "printed"]], "left", ["router", "name"])
+    frame = frame.merge(results.printed[["router", "name", "printed"]], "left", ["router", "name"])
     shown = frame[frame["name"] != "d"].groupby("name", sort=False)
     shown = [(name, rows) for name, rows in shown if ((rows["value"] != 0) & np.isfinite(rows["value"])).any()]
     if not shown:

@@ -17,7 +17,7 @@ CHANCE = 2.0
 def sentence(report: Report) -> str | None:
     if not report.fitted:
         return None
-    laws, nothing, scatter = report.fitted, report.without_constants, report.scatter
+    laws, nothing, scatter = report.fitted, report.without_constants, report.results.scatter
     worst, cause = max(law.percent for law in laws), _cause(report)
     head = "The law fits well, but not exactly."
     if len(nothing) == len(laws):
@@ -47,7 +47,7 @@ def sentence(report: Report) -> str | None:
         sentences.append(
             f"The residuals{whose} are curved in log N. If this continues, the law is wrong beyond the trained sizes."
         )
-    forms = report.results["forms"]
+    forms = report.results.forms
     unseen = forms[forms["law"] == BOUNDED]["size_percent"].max()
     if unseen == unseen:
         sentences.append(f"For sizes left out of the fit, its error is up to {two_digits(unseen)} %.")
@@ -56,7 +56,7 @@ def sentence(report: Report) -> str | None:
 
 def _cause(report: Report) -> str | None:
     """Return how much of the residuals the laws cause (most, part, none); None without repeated runs."""
-    laws, scatter = report.fitted, report.scatter
+    laws, scatter = report.fitted, report.results.scatter
     if scatter is None:
         return None
     if max(law.percent for law in laws) > CHANCE * scatter.percent:
@@ -67,7 +67,7 @@ def _cause(report: Report) -> str | None:
 
 def section(report: Report) -> list[Block]:
     """Return the residuals of the laws by size, and tests for a bend and for chance."""
-    dense, sizes = report.dense, report.table.sizes
+    dense, sizes = report.results.dense, report.results.table.sizes
     laws = report.fitted + ([dense] if dense.fit else [])
     if not laws:
         return []

@@ -36,9 +36,9 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
         cutoff_of_rounded (10^(-b/c) of the printed numbers), low, high (the range of 10^(-b/c) over all laws whose b
         and c round to the printed numbers). The last four are NaN for Dense.
     """
-    printed, laws, dense = [], [], results["dense"]
+    printed, laws, dense = [], [], results.dense
     if source.released and source.loss_column == "loss_validation":
-        for (rows, _), law in zip(source.fits(), results["laws"], strict=True):
+        for (rows, _), law in zip(source.fits(), results.laws, strict=True):
             if law.missing is None and rows.router in PRINTED:
                 known = PRINTED[rows.router]
                 numbers = known.coefficients._asdict() | {"N_cutoff": known.cutoff}
@@ -113,7 +113,7 @@ def sentence(report: Report) -> str:
 
 def section(report: Report) -> list[Block]:
     """Return the differences between fits to the released runs and the printed results."""
-    if not report.table.released:
+    if not report.results.table.released:
         return []
     return bullets(
         [

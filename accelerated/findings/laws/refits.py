@@ -46,7 +46,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
         resamples, and how many do not determine the law, or have no finite E_max (some are in its linear limit).
     """
     intervals, resamples = [], []
-    for (rows, fit), law in zip(source.fits(), results["laws"], strict=True):
+    for (rows, fit), law in zip(source.fits(), results.laws, strict=True):
         if law.missing is None and len(law.sizes) > 1:
             of_router, counts = _resampled(fit, _quantities(law, results))
             intervals += [(rows.router, *row) for row in of_router]
@@ -83,7 +83,7 @@ def _refits(source) -> pandas.DataFrame:
 def _quantities(law, results: dict) -> list[tuple[Quantity, list[float]]]:
     """Return the quantities, each with its value and the ends of its profile interval."""
     ends, sizes, top = ["value", "low", "high"], (law.sizes[0], law.sizes[-1]), law.experts[-1]
-    slopes, gains = results["slopes"], main_gains(results)
+    slopes, gains = results.slopes, main_gains(results)
     slopes, gains = (rows[rows["router"] == law.router].set_index("N") for rows in (slopes, gains))
     by_law = ["effective", "effective_low", "effective_high"]
     return [

@@ -120,13 +120,13 @@ def answer(report: Report) -> list[Block]:
 
 
 def end_heads(report: Report) -> list[str]:
-    sizes = report.table.sizes
+    sizes = report.results.table.sizes
     return [f"change of the loss at N = {report.size(size)}" for size in (sizes[0], sizes[-1])[: len(sizes)]]
 
 
 def at_ends(report: Report, gains: pandas.DataFrame) -> list[str]:
     """Return the first and the last gain as cells. A cell names the gain's N if the column has another N."""
-    sizes, cells = report.table.sizes, []
+    sizes, cells = report.results.table.sizes, []
     for gain, size in list(zip(gains.iloc[[0, -1]].itertuples(), (sizes[0], sizes[-1]), strict=True))[: len(sizes)]:
         at = "" if gain.N == size else f" at N = {report.size(gain.N)}"
         cells.append(f"{figure(gain.percent, '+.1f')} % ({span((gain.percent_low, gain.percent_high), '+.1f')}){at}")
@@ -134,7 +134,7 @@ def at_ends(report: Report, gains: pandas.DataFrame) -> list[str]:
 
 
 def measured_slopes(results: dict) -> pandas.DataFrame:
-    return results["slopes"].dropna(subset="slope")
+    return results.slopes.dropna(subset="slope")
 
 
 def section(report: Report) -> list[Block]:
@@ -193,7 +193,7 @@ def _gain_table(report: Report) -> list[Block]:
 
 def draw(results: dict, runs: list[TableRun]):
     """Return slopes against N: the measured slope per tenfold E, and the law's slope per tenfold effective experts."""
-    slopes = results["slopes"][results["slopes"]["router"].isin(measured_slopes(results)["router"])]
+    slopes = results.slopes[results.slopes["router"].isin(measured_slopes(results)["router"])]
     if slopes.empty:
         return None
     routers, low, high = slopes.groupby("router"), slopes["N"].min() / 1.3, slopes["N"].max() * 1.3

@@ -61,7 +61,7 @@ def sentence(report: Report) -> str | None:
         return None
     unknown = [law.router for law in report.fitted if not law.constants["E_max"].determined]
     unknown = [router for router in unknown if router not in report.without_constants]
-    fits = {key: left for key, left in undetermined(report).items() if key[0] != report.table.loss_column}
+    fits = {key: left for key, left in undetermined(report).items() if key[0] != report.results.table.loss_column}
     sentences = []
     if unknown:
         sentences.append(f"E_max, above which more experts do not help, is not determined for {names(unknown)}.")
@@ -79,9 +79,9 @@ def _text(loss: str, router: str) -> str:
 
 
 def section(report: Report) -> list[Block]:
-    texts, gains = report.results["texts"], report.results["gains"].groupby(KEY)
+    texts, gains = report.results["texts"], report.results.gains.groupby(KEY)
     fits = texts[texts["missing"].isna()]
-    if len(report.table.loss_columns) < 2 or fits.empty:
+    if len(report.results.table.loss_columns) < 2 or fits.empty:
         return []
     lacking = [
         f"{loss_name(row.loss) if pandas.isna(row.router) else _text(row.loss, row.router)}: {row.missing}."
@@ -119,7 +119,7 @@ def section(report: Report) -> list[Block]:
 
 def draw(results: dict, runs: list[TableRun]):
     """Return, per loss column, the gain from dense to the largest E against N, with profile intervals."""
-    gains = results["gains"]
+    gains = results.gains
     texts, low, high = gains.groupby("loss", sort=False), gains["N"].min() / 1.3, gains["N"].max() * 1.3
     if len(texts) < 2:
         return None

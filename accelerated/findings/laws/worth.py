@@ -40,7 +40,7 @@ def find(results: dict, source) -> dict[str, pandas.DataFrame]:
         "worth": router, N, E, loss (measured), value, low, high, verdict (by the law), times (value / N), measured (the
         size by the power law of the dense runs, or NaN), measured_times.
     """
-    dense, rows = results["dense"], []
+    dense, rows = results.dense, []
     line = dense.fit.best.line if dense.found else DenseLine(math.nan, math.nan)
     for selection, fit in source.fits():
         if isinstance(fit, str):
@@ -84,7 +84,7 @@ def section(report: Report) -> list[Block]:
         )
     if known.empty:
         return blocks
-    if sizes := report.dense.sizes:
+    if sizes := report.results.dense.sizes:
         top = report.size(sizes[-1])
         blocks.append(f"Above {top}, the largest dense model, both sizes are extrapolated.")
     caption = (
@@ -113,7 +113,7 @@ def section(report: Report) -> list[Block]:
 
 def draw(results: dict, runs: list[TableRun]):
     """Return loss against effective parameter count, a panel per router: the third panel of Figure 1."""
-    laws = [law for law in results["laws"] if law.missing is None and _worth_showing(law, runs)]
+    laws = [law for law in results.laws if law.missing is None and _worth_showing(law, runs)]
     if not laws:
         return None
     figure, panels = panel_grid(len(laws), 4.0)

@@ -44,9 +44,9 @@ PAPERS = "S-Base"
 
 
 def find(results: dict, source) -> dict[str, pandas.DataFrame]:
-    dense = results["dense"]
+    dense = results.dense
     alpha = dense.constants["alpha"].value if dense.found else None
-    return {"pairs": compare(source.good, alpha, results["seed_scatter"])}
+    return {"pairs": compare(source.good, alpha, results.scatter)}
 
 
 def compare(runs: list[TableRun], alpha: float | None, scatter: Scatter | None) -> pandas.DataFrame:
@@ -169,7 +169,7 @@ def _against(frame: pandas.DataFrame, pair) -> str:
 
 def differences(report: Report) -> list[Block]:
     """Return the figure of the differences."""
-    chance = " A hollow point is a difference that seeds alone can cause (95 %)." if report.scatter else ""
+    chance = " A hollow point is a difference that seeds alone can cause (95 %)." if report.results.scatter else ""
     return report.figure(
         "pairs",
         "Differences of the routers, in percent of the loss, one line for each size N",
@@ -226,7 +226,7 @@ def _opposite(report: Report, frame: pandas.DataFrame) -> str:
 
 
 def routers_figure(results: dict, runs: list[TableRun]):
-    routers = [law.router for law in results["laws"]]
+    routers = [law.router for law in results.laws]
     if len(routers) < 2:
         return None
     points = {router: points_of(runs, router) for router in routers}

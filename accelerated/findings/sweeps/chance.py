@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
 
 def find(results: dict, sweep: Sweep) -> dict:
     """Return the comparisons as a frame with the fields of `Comparison`, and the points with several seeds."""
-    scatter = results["seed_scatter"]
+    scatter = results.scatter
     spreads = [] if scatter is None else scatter.points
     rows = [entry for selection in sweep.selections for entry in compare(sweep, selection, spreads)]
     return {"spreads": spreads, "comparisons": pandas.DataFrame(rows, columns=Comparison._fields)}
@@ -105,7 +105,7 @@ def verdict(difference: float, spread: float | None, error: float | None) -> str
 
 def sentence(report: Report) -> str | None:
     sweep, rows = report.sweep, report.sweep.comparisons
-    if not report.table.routers:
+    if not report.results.table.routers:
         return None
     if rows.empty:
         return "**Is the gain more than chance?** Not known: no size has both a dense run and a routed run with k = 1."
