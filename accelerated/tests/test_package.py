@@ -1,5 +1,6 @@
 """The installed package: types, addresses, and the packages of its extras."""
 
+import ast
 import doctest
 import importlib
 import re
@@ -54,6 +55,27 @@ def test_no_module_exists_on_posix_alone():
     for path in (ROOT / "accelerated").rglob("*.py"):
         if "tests" not in path.relative_to(ROOT).parts:
             assert not imported.search(path.read_text(encoding="utf-8")), path
+
+
+def test_scripts_import_only_what_the_files_beside_them_have():
+    """No test runs the scripts of `make wild`, because they install libraries."""
+    lacking = []
+    for path in (path for folder in ("tools", "docs", "tutorials") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (beside := path.parent / f"{node.module}.py").exists():
+                tree = ast.parse(beside.read_text(encoding="utf-8"))
+                known = {name for each in tree.body for name in names_of(each)}
+                lacking += [f"{path.name}: {node.module}.{each.name}" for each in node.names if each.name not in known]
+    assert lacking == []
+
+
+def names_of(node) -> set[str]:
+    """Return the names that a statement at the top of a file defines or imports."""
+    if hasattr(node, "name"):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(each.asname or each.name).partition(".")[0] for each in node.names}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def test_types_are_part_of_every_room():

@@ -11,9 +11,12 @@ import torch
 from routelaws.conformance.adapters import blocks, torch_modules
 
 
+def named(package: str) -> str:
+    return f"{package} {metadata.version(package)}"
+
+
 def _backend(package: str, route=None, **more):
-    name = f"{package} {metadata.version(package)}"
-    return blocks.backend(route, name=name, convert=torch_modules.from_numpy, **more)
+    return blocks.backend(route, name=named(package), convert=torch_modules.from_numpy, **more)
 
 
 def _factor(logits, capacity: int) -> float:

@@ -8,7 +8,7 @@ import backends
 import numpy as np
 import torch
 from backends import _backend as backend
-from backends import _eye, _named, _only
+from backends import _eye, _only, named
 
 from routelaws.conformance.adapters import blocks, torch_modules
 
@@ -278,7 +278,7 @@ def nano_moe_jax() -> dict:
     def loss(logits, experts):
         return float(call(logits, experts.shape[1])[2])
 
-    return {"Router": blocks.backend(route, name=_named("nano-moe-jax"), loss=loss)}
+    return {"Router": blocks.backend(route, name=named("nano-moe-jax"), loss=loss)}
 
 
 def google_tunix() -> dict:
@@ -302,7 +302,7 @@ def google_tunix() -> dict:
         layer.up_proj = nnx.Param(jnp.asarray(planted.linear))
         return np.asarray(layer(jnp.asarray(planted.x)[None]))
 
-    return {"qwen3.MoELayer": blocks.backend(blocks.layer(run), name=_named("google-tunix"))}
+    return {"qwen3.MoELayer": blocks.backend(blocks.layer(run), name=named("google-tunix"))}
 
 
 def praxis() -> dict:
@@ -326,7 +326,7 @@ def praxis() -> dict:
             return np.asarray(gate(logits, k, mask=mask, **options)[1][0])
 
         return blocks.backend(
-            route, name=_named("praxis"),
+            route, name=named("praxis"),
             dispatch=lambda logits, k, capacity: np.asarray(gate(logits, k, capacity, **options)[1][0]),
             loss=lambda logits, experts: float(gate(logits, 2, **options)[0]),
         )  # fmt: skip
@@ -356,7 +356,7 @@ def mlx_lm() -> dict:
             )
             return np.array(made(mx.array(planted.x)[None]))
 
-        return blocks.backend(blocks.layer(run), name=_named("mlx-lm"))
+        return blocks.backend(blocks.layer(run), name=named("mlx-lm"))
 
     def select(groups):
         def route(logits, k, *, bias=None):
@@ -365,7 +365,7 @@ def mlx_lm() -> dict:
             experts, gates = deepseek_v3.group_expert_select(mx.array(logits), mx.array(bias), k, groups, 1, 1.0, True)
             return np.array(gates), np.array(experts).astype(int)
 
-        return blocks.backend(route, name=_named("mlx-lm"))
+        return blocks.backend(route, name=named("mlx-lm"))
 
     return {
         "mixtral.MixtralSparseMoeBlock": layer(mixtral.MixtralSparseMoeBlock),

@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import torch
-from backends import _named
+from backends import named
 
 from routelaws.conformance.adapters import blocks, torch_modules
 
@@ -95,7 +95,7 @@ def onnxruntime() -> dict:
             up, down = (np.ascontiguousarray(each.swapaxes(1, 2)) for each in (planted.up, planted.down))
             return moe(k, normalise).run(None, {"x": planted.x, "logits": logits, "up": up, "down": down})[0]
 
-        return blocks.backend(blocks.layer(run, d_ff=WIDTH, multiple=WIDTH), name=_named("onnxruntime"))
+        return blocks.backend(blocks.layer(run, d_ff=WIDTH, multiple=WIDTH), name=named("onnxruntime"))
 
     def quantised(normalise, router_weights):
         def stored(weights):
@@ -119,15 +119,15 @@ def onnxruntime() -> dict:
         return blocks.layer(run, d_ff=WIDTH, multiple=WIDTH)(logits, k)
 
     def exported_backend():
-        return blocks.backend(blocks.by_size(exported, SIZES), name=f"{_named('onnxruntime')}, onnx {onnx.__version__}")
+        return blocks.backend(blocks.by_size(exported, SIZES), name=f"{named('onnxruntime')}, onnx {onnx.__version__}")
 
     return {
         "export": exported_backend(),
         "MoE": layer(0),
         "MoE, normalised": layer(1),
-        "QMoE": blocks.backend(qmoe_route, name=_named("onnxruntime")),
+        "QMoE": blocks.backend(qmoe_route, name=named("onnxruntime")),
         "QMoE, normalised": blocks.backend(
-            functools.partial(qmoe_route, normalisation="sum"), name=_named("onnxruntime")
+            functools.partial(qmoe_route, normalisation="sum"), name=named("onnxruntime")
         ),
     }
 
@@ -167,7 +167,7 @@ def openvino() -> dict:
             return files[key](planted.x)[0]
 
         files = {}
-        return blocks.backend(blocks.layer(run, d_ff=24, multiple=8), name=_named("openvino"))
+        return blocks.backend(blocks.layer(run, d_ff=24, multiple=8), name=named("openvino"))
 
     return {"default": layer(), "f32": layer(INFERENCE_PRECISION_HINT="f32")}
 
@@ -237,7 +237,7 @@ def llama_cpp() -> dict:
             parts = np.array_split(logits, -(-len(logits) // room))
             return np.concatenate([gates(part, k, architecture, options) for part in parts]).astype(np.float32)
 
-        return blocks.backend(route, name=f"llama.cpp in {_named('xllamacpp')}")
+        return blocks.backend(route, name=f"llama.cpp in {named('xllamacpp')}")
 
     return {
         "qwen3moe": backend("qwen3moe"),
