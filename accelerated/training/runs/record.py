@@ -10,7 +10,7 @@
 The digest of a checkpoint also covers the record of its step, so files of another run do not match. `record.json` has
 the record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after
 a kill, the record may have rows that the table lacks, and the log may have lines that the record lacks. In the other
-order, readers could not tell a row that a killed run wrote from a row that somebody added.
+order, readers could not tell a row of a killed run from a row that was added by hand.
 """
 
 import json
