@@ -7,7 +7,7 @@
         log.jsonl          one line per compiled call and per evaluation
         results.csv        one row per evaluation
         validation_windows.csv   the last evaluation, window by window: see `window_losses`
-        record.json        digests of these files: see `record`
+        record.json        digests of these files, written after them: see `record`
         checkpoints/       the last two, or the choice of `keep_last` and `keep_every`
 
 Small checkpoints are written during training. The last row is written after the last checkpoint is complete. A killed
@@ -200,8 +200,7 @@ class Run:
         kept = self._kept(step, record_in(restored.extra) if restored else None)
         self.rows, self.windows = list(kept.rows), list(kept.windows)
         self.log = LogWriter(self.folder / "log.jsonl", kept.log)
-        write_rows(self.folder / "results.csv", self.rows)  # record first: a table may have fewer rows than the record
-        write_record(self.folder, self._record())
+        self._write_table()
         self.log.begin()  # last: a log may have more lines than the record
         gc.collect()  # JAX keeps the arrays of NumPy that it copied until a collection
         return step, state
@@ -407,7 +406,6 @@ class Run:
         windows = as_csv(by_window["validation"])
         self.rows.append(as_text(row))
         self.windows.append(digest(windows.encode()))
-        write_record(self.folder, self._record())  # write it before the files that it describes
         write_atomically(self.folder / WINDOWS, windows)
 
     @separate_memory()
@@ -431,8 +429,12 @@ class Run:
             self._tell(f"{self.folder}: {verdict}")
         return report.columns()
 
-    def _publish(self) -> None:
+    def _write_table(self) -> None:
         write_rows(self.folder / "results.csv", self.rows)
+        write_record(self.folder, self._record())  # after the files that it describes
+
+    def _publish(self) -> None:
+        self._write_table()
         last = self.rows[-1]
         self.watch("evaluation", step=int(last["step"]), loss=float(last["loss_validation"]))
 

@@ -8,9 +8,9 @@
     log               number of bytes of log.jsonl, and their digest
 
 The digest of a checkpoint also covers the record of its step, so files of another run do not match. `record.json` has
-the record of the last evaluation, for readers that need no weights. A run writes the record before the table. So after
-a kill, the record may have rows that the table lacks, and the log may have lines that the record lacks. In the other
-order, readers could not tell a row of a killed run from a row that was added by hand.
+the record of the last evaluation, for readers that need no weights. A run writes it after the files that it describes,
+so after a kill, log, windows and table may be newer than the record. Readers ignore a row that the record lacks, if the
+run will write it again, and windows of such a row.
 """
 
 import json

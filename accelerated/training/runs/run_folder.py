@@ -271,25 +271,37 @@ def parse_line(line: bytes, where: str) -> dict:
 
 
 def read_results(folder: Path) -> tuple[list[dict], WindowLosses | None]:
-    """Return the rows of a run's table, and the window losses of the last row (None if there are none).
+    """Return the recorded rows of a run's table, and the window losses of the last one (None if there are none).
 
     Raises:
         InputError: a file is damaged, or differs from the record.
     """
     path = Path(folder) / "results.csv"
-    rows, record = read_rows(path), read_record(folder)
+    record = read_record(folder)  # first: a run that is training may add a row to table and record in between
     if record is None:
-        return rows, read_window_losses(folder)
-    check_rows(path, rows, record)
+        return read_rows(path), read_window_losses(folder)
+    steps = from_mapping(record.config, FILE).steps
+    rows = _rows_up_to(int(record.rows[-1]["step"]) if record.rows else 0, steps, path, record, FILE)
     try:
         content = read_bytes(Path(folder) / WINDOWS)
     except FileNotFoundError:
         return rows, None
     if rows and record.windows[len(rows) - 1] == digest(content):
         return rows, read_window_losses(folder)
-    if rows and int(rows[-1]["step"]) == from_mapping(record.config, FILE).steps:
+    if rows and int(rows[-1]["step"]) == steps:
         raise InputError(f"{Path(folder) / WINDOWS}: was changed after the run wrote it; restore it, or delete it")
     return rows, None  # a stopped run may have written the windows of the next row
+
+
+def _rows_up_to(step: int, steps: int, path: Path, record: Record, by: str) -> list[dict]:
+    """Return the rows of a table up to a step, without the rows that the run will write again.
+
+    Raises:
+        InputError: a row is damaged or differs from the record, or is of no step that is left.
+    """
+    rows = [row for row in read_rows(path) if not step < int(row["step"]) <= steps]
+    check_rows(path, rows, record, by)
+    return rows
 
 
 def read_own_log(folder: Path) -> list[dict]:
@@ -332,8 +344,7 @@ def kept_files(folder: Path, record: Record, step: int, steps: int, tell: Callab
             line again.
     """
     table, log, by = folder / "results.csv", folder / "log.jsonl", f"the checkpoint of step {step:,}"
-    rows = [row for row in read_rows(table) if not step < int(row["step"]) <= steps]
-    check_rows(table, rows, record, by)
+    rows = _rows_up_to(step, steps, table, record, by)
     if len(rows) < len(record.rows):
         tell(f"{table}: has {len(rows)} of the {len(record.rows)} rows of {by}; the other rows are restored")
     if not os.path.exists(log):
