@@ -466,10 +466,23 @@ def test_a_kill_between_two_writes_leaves_files_that_agree(number, resumed, fiel
     recorded = read_record(folder).rows if read_record(folder) else []
     shortened = resumed and number == 1  # a start cuts the table before the record
     assert len(rows) == len(recorded) - shortened
-    if rows and rows[-1]["step"] == "24":  # so sweeps take the run as finished
-        assert (folder / "checkpoints" / "24").is_dir()
     run_folder.read_own_log(folder)
     if windows is not None and rows:
         assert np.isclose(windows.loss.sum() / windows.tokens.sum(), float(rows[-1]["loss_validation"]), rtol=1e-9)
     make_run(fields, folder).train()
     assert files_of(folder) == files_of(runs["RUN"])
+
+
+def test_the_last_row_is_written_after_the_last_checkpoint(fields, tmp_path, monkeypatch):
+    """A sweep takes a run with this row as finished."""
+    save = checkpoints.Checkpoints.save
+
+    def killed(self, step: int, *more) -> None:
+        if step == 24:
+            raise Kill
+        save(self, step, *more)
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", killed)
+    with pytest.raises(Kill):
+        make_run(fields, tmp_path).train()
+    assert [row["step"] for row in untimed_rows(tmp_path)] == ["8", "16"]
