@@ -399,6 +399,7 @@ def differing(column: str, groups: list[tuple[str, int]], where: str) -> Differe
     shown = first_words([value if of_tokens else f"{value} in {plural(n, 'row')}" for value, n in groups])
     what = "training tokens" if of_tokens else column
     words = f"{where} differ in {what}, which this law ignores ({shown}); filter with --rows"
+    words += ", or fit a law with tokens (--law)" * of_tokens
     if of_tokens and where == "sizes":
         words = f"neither training tokens nor tokens per parameter are constant across sizes ({shown}); "
         words += "the law attributes their effect to N"

@@ -170,7 +170,7 @@ def column_remarks(selections: Iterable[RouterRows], law: Law) -> list[str]:
     sources = {
         ESTIMATED: ("flops", counted_flops, frames),
         TAKEN: ("teraflops", tokens_per_step, user_frames),
-        PIECES: ("active_parameters", functools.partial(column_or_nan, name="vocab_size"), user_frames),
+        PIECES: ("active_parameters", _vocabulary_of_active, user_frames),
     }
     return [
         remark
@@ -252,11 +252,20 @@ def training_flops(frame) -> np.ndarray:
 
 def _active(frame) -> np.ndarray:
     """Return N of the joint law, which includes the embedding and the unembedding, V d each."""
-    vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
-    if "d_model" not in frame:
-        raise ValueError("column d_model is not in the table; active parameters with embeddings need it")
     uncounted = 2 - counted_embeddings(frame)
-    return _numbers(frame, "dense_parameter_count") + uncounted * vocabulary * _numbers(frame, "d_model")
+    vocabulary = np.nan_to_num(column_or_nan(frame, "vocab_size"), nan=float(TABLE_VOCAB_SIZE))
+    more = np.where(uncounted > 0, uncounted * vocabulary * column_or_nan(frame, "d_model"), 0.0)
+    if unknown := int(np.isnan(more).sum()):
+        raise ValueError(
+            f"d_model is not known in {unknown} of {len(frame)} rows; active parameters with embeddings need it; if N "
+            "counts embedding and unembedding, routelaws convert --set counted_embeddings=2 states it"
+        )
+    return _numbers(frame, "dense_parameter_count") + more
+
+
+def _vocabulary_of_active(frame) -> np.ndarray:
+    """Return the vocabulary that `_active` needs, [n]; NaN if unknown."""
+    return np.where(counted_embeddings(frame) < 2, column_or_nan(frame, "vocab_size"), 0.0)
 
 
 COLUMNS: dict[str, str | Callable] = {

@@ -9,6 +9,7 @@ import pytest
 from routelaws.accelerated import cli
 from routelaws.accelerated.findings.source import Source, open_runs
 from routelaws.accelerated.laws.catalogue import LAWS
+from routelaws.accelerated.results.planning.options import costs_by_experts, law_point
 from routelaws.accelerated.results.rows import ESTIMATED, PIECES, TAKEN, column_remarks, law_columns
 from routelaws.accelerated.tables.selection import select_rows
 from routelaws.accelerated.tables.table import read_table
@@ -114,6 +115,19 @@ def test_a_vocabulary_that_is_taken_is_said(columns, remarks):
     [active], _ = law_columns(selection, LAWS["joint"]._replace(columns=("active_parameters",)), "loss_validation")
     np.testing.assert_array_equal(active - own["dense_parameter_count"], 2 * 512 * columns.get("vocab_size", 32_000))
     assert column_remarks([selection], LAWS["joint"]) == remarks
+
+
+def test_an_n_with_embeddings_needs_no_width():
+    law = LAWS["joint"]._replace(columns=("active_parameters",))
+    [selection] = select_rows(isoflop(), axes="every")
+    with pytest.raises(ValueError, match="d_model is not known in 16 of 16 rows; .* --set counted_embeddings=2 "):
+        law_columns(selection, law, "loss_validation")
+    [selection] = select_rows(isoflop().assign(counted_embeddings=2.0), axes="every")
+    [active], _ = law_columns(selection, law, "loss_validation")
+    np.testing.assert_array_equal(active, selection.frame["dense_parameter_count"])
+    assert column_remarks([selection], law) == []
+    costs = costs_by_experts(selection.frame)(64.0)
+    assert law_point(law, costs, (64, 1, 1), 1e8, 1e9)["active_parameters"] == [1e8]
 
 
 def test_a_plan_does_not_make_up_the_training_tokens(tmp_path, capsys):

@@ -312,6 +312,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
         N, D: numbers, or [n].
     """
     N, (experts, k, granularity) = np.atleast_1d(np.asarray(N, dtype=np.float64)), kind
+    uncounted = 2 - costs.counted_embeddings
     known = {
         "dense_parameters": lambda: N,
         "num_experts": lambda: np.full(N.shape, float(experts)),
@@ -319,7 +320,7 @@ def law_point(law: Law, costs: Costs, kind: tuple[float, float, float], N, D) ->
         "teraflops": lambda: costs.flops(N) * 2048 / 1e12,
         "utilisation": lambda: costs.total(N) / costs.flops(N),
         "total_parameters": lambda: costs.total(N),
-        "active_parameters": lambda: N + (2 - costs.counted_embeddings) * costs.embedding(N),
+        "active_parameters": lambda: N + uncounted * costs.embedding(N) if uncounted else N,
         "granularity": lambda: np.full(N.shape, float(granularity)),
         "sparsity": lambda: np.full(N.shape, 1 - k / experts),
     }
