@@ -92,10 +92,12 @@ def key_of(design: Design, probe: Probe) -> np.ndarray:
 
 def without_padding(answer: Answer) -> Answer:
     """Return the answer without padded tokens."""
-    probe, real = answer.probe, answer.probe.mask
-    if real is None:
-        return answer
-    return Answer(probe._replace(logits=probe.logits[real], mask=None), answer.expert[real], answer.gate[real])
+    return answer if answer.probe.mask is None else _of_tokens(answer, answer.probe.mask)
+
+
+def _of_tokens(answer: Answer, rows: np.ndarray) -> Answer:
+    probe = answer.probe._replace(logits=answer.probe.logits[rows], mask=None)
+    return Answer(probe, answer.expert[rows], answer.gate[rows])
 
 
 def _fits_choice(design: Design, answer: Answer, precision: str) -> bool:
@@ -139,10 +141,13 @@ def _of_choice(design: Design, precision: str) -> Iterator[Reading]:
 def _of_gates(design: Design, answers: list[Answer], precision: str) -> Iterator[Reading]:
     scale = design.scale
     yield Reading("", lambda answer: not bad_gates(design.form, scale, answer, precision).any())
+    is_exact = all(_fits_choice(design, each, precision) for each in answers)
     permuted = "the numbers are right, but belong to other experts"
     yield Reading(permuted, lambda answer: _is_permuted(design, answer, precision), "wrong")
     for low in LOW:
         yield Reading(f"as if gates were rounded to {low}", lambda answer, low=low: _is_rounded(design, answer, low))
+        fits = lambda answer, low=low: is_exact and _is_narrow(design, answer, low)  # noqa: E731
+        yield Reading(f"as if gates were computed in {low}", fits)
     for number in LEVELS:
         fits = lambda answer, number=number: _has_steps(design, answer, number)  # noqa: E731
         yield Reading(f"as if gates were rounded to multiples of 1/{number}", fits)
@@ -221,6 +226,20 @@ def _is_rounded(design: Design, answer: Answer, low: str) -> bool:
     return bool(small.all() and np.all(rounded_to(answer.gate, low) == answer.gate))
 
 
+def _is_narrow(design: Design, answer: Answer, low: str) -> bool:
+    """Return whether the gates are numbers of a lower precision, and have at most its errors."""
+    return _fits_gates_of(design, answer, low) and np.array_equal(rounded_to(answer.gate, low), answer.gate)
+
+
+def _fits_gates_of(design: Design, answer: Answer, low: str) -> bool:
+    """Return whether gates have at most the errors of scores in a lower precision, as factors for large logits."""
+    wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)
+    share = LOW[low] * np.abs(wanted) / np.maximum(_scores(design, answer), TINY) * len(answer.probe.logits[0])
+    error = 2 * np.minimum(designs.error_of(answer.probe.logits, low), 50.0)
+    far = np.where(np.abs(answer.gate) > np.abs(wanted), np.expm1(error), -np.expm1(-error))
+    return bool(np.all(np.abs(answer.gate - wanted) <= far * np.abs(wanted) + share))
+
+
 def _has_steps(design: Design, answer: Answer, number: int) -> bool:
     """Return whether the gates are the nearest multiples of 1 / number."""
     wanted = number * design.form.gates(answer.probe.logits, answer.expert)
@@ -240,6 +259,9 @@ def _of_both(design: Design, answers: list[Answer], precision: str) -> Iterator[
     def of_scaled_inputs(logits: np.ndarray, expert: np.ndarray) -> np.ndarray:  # of planted experts, as in Llama 4
         return (gate := design.form.gates(logits, expert)) ** 2 * sigmoid(ANSWER * gate)
 
+    for wide in ("float32", "float64"):
+        fits = lambda answer, wide=wide: _fits_overflowed(design, answer, precision, wide)  # noqa: E731
+        yield Reading("as if the exponentials of large logits overflowed", fits, "not finite")
     other = design._replace(form=design.form._replace(gates=of_scaled_inputs), scale=1.0)
     fits = lambda answer: _fits_at(other, completed(other, answer), answer.probe.logits, precision)  # noqa: E731
     yield Reading("as if gates scaled the inputs of SwiGLU experts", fits)
@@ -270,6 +292,15 @@ def _fits_at(design: Design, answer: Answer, logits: np.ndarray, precision: str)
     return not bad.any() and _fits_choice(design, other, precision)
 
 
+def _fits_overflowed(design: Design, answer: Answer, precision: str, wide: str) -> bool:
+    """Return whether experts with an infinite exponential come last, as NaN do, with gates of 0 if it is in a sum."""
+    infinite = answer.probe.logits > np.log(np.finfo(wide).max)
+    rows = infinite.any(axis=1) & ~answer.gate.any(axis=1)
+    others, left = _of_tokens(answer, ~rows), np.where(infinite, -answer.probe.logits, answer.probe.logits)[~rows]
+    is_last = not np.take_along_axis(infinite, answer.expert, axis=1).any()
+    return is_last and _fits_at(design, others, left, precision)
+
+
 def _fits_with_bias(design: Design, answer: Answer, precision: str) -> bool:
     """Return whether the logits of the choice and of the gates contain the bias."""
     logits, bias = answer.probe.logits, answer.probe.bias
@@ -287,11 +318,13 @@ def _fits_low(design: Design, answer: Answer, precision: str, low: str, exact: b
 
 def _fits_scores(design: Design, answer: Answer, low: str) -> bool:
     """Return whether the choice and the gates have at most the errors of scores in a lower precision."""
-    wanted = design.scale * design.form.gates(answer.probe.logits, answer.expert)
-    share = LOW[low] * np.abs(wanted) / np.maximum(_scores(design, answer), TINY) * len(answer.probe.logits[0])
-    small = np.abs(answer.gate - wanted) <= 2 * designs.error_of(answer.probe.logits, low) * np.abs(wanted) + share
-    margin = designs.ranking(design.form, answer.probe, low)[1] + LOW[low]
-    return bool(small.all()) and not designs.wrong_rows(answer.expert, key_of(design, answer.probe), margin).any()
+    probe, error = answer.probe, np.minimum(designs.error_of(answer.probe.logits, low), 50.0)
+    scores, key = designs.scores_of(design.form, probe.logits), key_of(design, probe)
+    floor = LOW[low] + UNIT[low] * (0.0 if probe.bias is None else np.max(np.abs(probe.bias)))
+    chosen = (answer.expert[:, :, None] == np.arange(key.shape[1])).any(axis=1)
+    highest, least = key + np.expm1(error) * scores + floor, key + np.expm1(-error) * scores - floor
+    last_in, first_out = np.where(chosen, highest, np.inf).min(axis=1), np.where(chosen, -np.inf, least).max(axis=1)
+    return _fits_gates_of(design, answer, low) and bool(np.all(first_out <= last_in))
 
 
 def _in_steps(logits: np.ndarray, axis: int | None, step: Callable) -> np.ndarray:

@@ -417,6 +417,22 @@ def experts_sorted_later(z, k, bias=None, mask=None):
     return np.sort(expert, axis=1), softmax(at(z, expert))
 
 
+def overflowing(z, k, bias=None, mask=None, sum_over=lambda powers: powers.sum(axis=1, keepdims=True)):
+    with np.errstate(over="ignore", invalid="ignore"):
+        powers = np.exp(z)
+        p = powers / sum_over(powers)
+    expert = np.argsort(-p, axis=1, kind="stable")[:, :k]  # NaN come last
+    return expert, at(p, expert)
+
+
+def softmax_in_float16(z, k, bias=None, mask=None):
+    expert = best(z, k)
+    powers = np.exp((z - z.max(axis=1, keepdims=True)).astype(np.float16))
+    return expert, at(powers / powers.sum(axis=1, keepdims=True), expert).astype(z.dtype)
+
+
+OVERFLOW = "as if the exponentials of large logits overflowed"
+
 CAUSES = {
     "floor": (with_floor, "differs", "dialect", "the denominator is at least 6.1e-05"),
     "added": (with_eps, "differs", "dialect", "1e-20 is added to the denominator"),
@@ -436,6 +452,11 @@ CAUSES = {
     "clipped": (clipped, "differs", "dialect", "as if logits were clipped at -10 and 10"),
     "8 bits": (numbers_in_8_bits, "defect", "size", "with 12 tokens and 320 experts: chooses experts [12], but "),
     "gates in float16": (gates_in_float16, "differs", "dialect", "as if gates were rounded to float16"),
+    "softmax in float16": (softmax_in_float16, "differs", "dialect", "as if gates were computed in float16"),
+    "NaN last": (overflowing, "defect", "not finite", OVERFLOW),
+    "NaN last, float64": (lambda z, *more: overflowing(np.float64(z), *more), "defect", "not finite", OVERFLOW),
+    "sigmoid, NaN last": (
+        functools.partial(overflowing, sum_over=lambda powers: 1 + powers), "defect", "not finite", OVERFLOW),
     "numbers in bfloat16": (numbers_in_bfloat16, "defect", "out of range", "are not 2 different experts of 320"),
     "1,024 tokens": (first_1024_tokens, "defect", "size", "with 1100 tokens and 8 experts: "),
     "0 after 1,024 tokens": (nothing_after_1024, "defect", "size", "with 1100 tokens and 8 experts: "),
