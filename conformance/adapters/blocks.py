@@ -37,6 +37,7 @@ import numpy as np
 
 from routelaws.conformance.dialects.judge import REPEATS, Fault
 from routelaws.conformance.dialects.readings import ANSWER
+from routelaws.conformance.dialects.table import choice_steps
 from routelaws.conformance.engine.values import as_numpy, has_graph, told
 
 __all__ = ["backend", "layer", "by_size", "plant", "read", "placement", "choice_logits", "decline"]  # what `help` shows
@@ -291,9 +292,9 @@ def placement(answer, experts) -> dict:
 
 
 def choice_logits(experts, num_experts: int):
-    """Return logits [T, E] for given choices: first choice 2 k, second 2 k - 2, ..., last 2, other experts 0."""
-    steps = 2 * np.arange(experts.shape[1], 0, -1, dtype="float32")
-    return ((experts[:, :, None] == np.arange(num_experts)) * steps[:, None]).sum(axis=1)
+    """Return logits [T, E] for given choices: those of `choice_steps`, and 0 for other experts."""
+    steps = choice_steps(*experts.shape).astype("float32")
+    return ((experts[:, :, None] == np.arange(num_experts)) * steps[:, :, None]).sum(axis=1)
 
 
 def decline(**options) -> None:

@@ -183,15 +183,26 @@ DROP_ORDER = (
 )  # fmt: skip
 
 
+def choice_steps(num_tokens: int, k: int) -> np.ndarray:
+    """Return logits [T, k] of the choices of each token: 2 k, ..., 4, 2, moved apart by less than 1 if k > 1.
+
+    All gates that rise with their logit, also those divided by their sum, have the order of these numbers over all
+    tokens: first choices before second ones. A single choice has no other order, because its gate may be 1.
+    """
+    apart = (1 + 5 * np.arange(num_tokens)[:, None] % 17) / 32 * (k > 1)
+    share = np.concatenate([[1.0], -np.arange(1, k) / max(1, k - 1)])
+    return 2.0 * np.arange(k, 0, -1) + apart * share
+
+
 def _drop_inputs(seed: int) -> list[tuple]:
     random = np.random.default_rng(seed)
     inputs = []
     shapes = ((3, 1, 1, 1), (6, 2, 1, 2), (3, 2, 2, 1), (6, 3, 2, 2), (9, 4, 2, 2), (12, 3, 3, 5), (16, 4, 2, 1))
     for T, E, k, C in shapes:
         expert = np.array([random.permutation(E)[:k] for _ in range(T)])
-        inputs.append((expert, E, C, random.permutation(T * k).reshape(T, k) / (T * k)))
+        inputs.append((expert, E, C, choice_steps(T, k)))
     crowded = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])  # token 0's second choice is token 1's first choice
-    inputs.append((crowded, 2, 1, np.array([[0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])))
+    inputs.append((crowded, 2, 1, choice_steps(4, 2)))
     return sorted(inputs, key=lambda values: values[0].size)
 
 

@@ -223,7 +223,7 @@ class TestBlocks:
             assert (tags[distance:] != tags[:-distance]).any(axis=1).all(), distance
 
     def test_logits_of_choices(self):
-        assert blocks.choice_logits(np.array([[2, 0]]), 3).tolist() == [[2, 0, 4]]
+        assert blocks.choice_logits(np.array([[2, 0]]), 3).tolist() == [[2 - 1 / 32, 0, 4 + 1 / 32]]
 
     @pytest.mark.parametrize("form", ["[T, E]", "[T, E, C]", "layer"])
     def test_drops(self, form):

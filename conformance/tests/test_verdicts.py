@@ -11,7 +11,7 @@ import pytest
 from routelaws.conformance.adapters import blocks
 from routelaws.conformance.compare import choice_in_order
 from routelaws.conformance.dialects import designs
-from routelaws.conformance.dialects.classifier import classify, classify_backend
+from routelaws.conformance.dialects.classifier import FUNCTIONS, SUBJECTS, classify, classify_backend
 from routelaws.conformance.dialects.fitting import Design
 from routelaws.conformance.dialects.judge import UNEXPLAINED, Finding, judge, row_derivative
 from routelaws.conformance.engine import backends, report, stances
@@ -722,20 +722,33 @@ def test_tokens_that_change_an_expert_in_bfloat16_are_counted():
     assert dict(backend.stance(stances.TOP_K).finding.facts)["bfloat16"] == f"{moved} of 256 tokens change an expert"
 
 
-def test_two_inputs_do_not_name_a_dialect():
-    """One of two possible orders matches a priority by chance; another draw differs."""
-    from routelaws.conformance.dialects.classifier import SUBJECTS, classify
+PRIORITY = next(one.function for one in SUBJECTS["drop order"].dialects if one.name == "priority")
 
-    priority = next(one.function for one in SUBJECTS["drop order"].dialects if one.name == "priority")
+
+@pytest.mark.parametrize("gates", [softmax, mimics.sigmoid, lambda z: z / z.sum(axis=1, keepdims=True)])
+def test_a_layer_that_drops_small_gates_drops_by_priority(gates):
+    def dispatch(logits, k, capacity):
+        expert = mimics.best(logits, k)
+        gate = mimics.at(gates(logits), expert)
+        kept = np.zeros(logits.shape)
+        np.put_along_axis(kept, expert, gate * PRIORITY(expert, logits.shape[1], capacity, gate), axis=1)
+        return kept
+
+    of_expert = FUNCTIONS["drop order"][1](blocks.backend(name="mine", dispatch=dispatch).dispatch)
+    assert classify("drop order", of_expert).matches == ("priority",)
+
+
+def test_two_inputs_do_not_name_a_dialect():
+    """With one choice for each token, all orders are equal."""
 
     def of_one_choice(expert, num_experts, capacity, rank):
         if expert.shape[1] > 1:
             raise NotImplementedError("k")
-        return priority(expert, num_experts, capacity, rank)
+        return PRIORITY(expert, num_experts, capacity, rank)
 
     few = classify("drop order", of_one_choice)
-    assert few.examples == 2 and few.matches[0] == "priority" and len(few.matches) > 1
-    assert classify("drop order", priority).matches == ("priority",)
+    assert few.examples == 2 and few.matches[:3] == ("choice", "token", "priority")
+    assert classify("drop order", PRIORITY).matches == ("priority",)
 
 
 @pytest.mark.parametrize("name", stances.VALUES)
