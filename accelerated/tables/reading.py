@@ -201,10 +201,10 @@ def _names(path: Path, header: str) -> list[str]:
             raise InputError(
                 f"{path}: its cells are separated by {called}; needed: a CSV file with commas and a first line of names"
             )
-    if any(re.search(r": ([a-zA-Z]+ )*[-+]?[\d.]+[a-zA-Z%]*$", cell) for cell in cells):
+    if header.startswith("\\") or any(re.search(r": ([a-zA-Z]+ )*[-+]?[\d.]+[a-zA-Z%]*$", cell) for cell in cells):
         raise InputError(
-            f"{path}: its first line {shorten(header)} is one of a text log; write its numbers into a CSV file with a "
-            "header, such as step,val_loss"
+            f"{path}: its first line {shorten(header)} is one of a text log or of LaTeX; write its numbers into a CSV "
+            "file with a header, such as step,val_loss"
         )
     if not to_numbers(cells)[1].any():
         raise InputError(f"{path}: its first line {shorten(header)} has no names; needed: a header")

@@ -71,9 +71,9 @@ def test_a_line_before_the_header_is_one_error(tmp_path):
     said = "1 name in the header '# of 2026-01-02', but rows of 2 cells; needed: a header with a name for each cell"
     with pytest.raises(InputError, match=said):
         read(tmp_path / "t.csv")
-    for line in ("number of parameters: 10.65M", "step 0: train loss 4.2874, val loss 4.2823"):
+    for line in ("number of parameters: 10.65M", "step 0: train loss 4.2874, val loss 4.2823", r"\begin{tabular}{lr}"):
         (tmp_path / "t.csv").write_text(f"{line}\nstep 1: train loss 4.1, val loss 4.2\n")
-        with pytest.raises(InputError, match="is one of a text log; write its numbers"):
+        with pytest.raises(InputError, match="is one of a text log or of LaTeX; write its numbers"):
             read(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text("N,E=1,E=16\n1e8,3.5,3.25\n")
     assert read(tmp_path / "t.csv")[0] == [("1e8", "3.5", "3.25")]  # a wide table
