@@ -104,7 +104,8 @@ def _real(arguments: dict, num_tokens: int) -> np.ndarray:
 def _ranking(arguments: dict, k: int, precision: str):
     """Return the key [T, E] by which the reference ranks experts, with -inf for excluded ones, its margin [T, 1], and
     [T] bool, whether the chosen groups are clear."""
-    form = next(candidate for candidate in designs.FORMS if candidate.name == arguments.get("score", "softmax"))
+    score = (arguments.get("score", "softmax"),)
+    form = next(form for form in designs.FORMS if form.options and form.options["score"] == score)
     logits, bias, known = arguments["logits"], arguments.get("bias"), ~np.isneginf(arguments["logits"])
     logits = np.where(known, logits, -1e4)
     key, margin = designs.ranking(form, designs.Probe("plain", logits, k, bias), precision)

@@ -204,6 +204,15 @@ def whole_layer(planted, k, capacity=None):
     return output
 
 
+@pytest.mark.parametrize("score", top_k.SCORES)
+def test_each_score_of_a_stranger_is_compared(score):
+    def top_k_router(logits, k=1, *, score="softmax", normalisation="none"):
+        return top_k.top_k_router(logits, k, score=score, normalisation=normalisation)
+
+    backend = stranger(top_k_router=top_k_router)
+    test_top_k.check_top_k(backend, Logits(Z, "lattice", 2), "float32", 2, score, "sum")
+
+
 FORMS = {"pair": softmax_route, "[T, E]": dense, "[T, E, C]": fused, "layer": blocks.layer(whole_layer)}
 
 
