@@ -7,6 +7,7 @@
     routelaws.conformance.engine.own_backends:bfloat16
     routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger
     routelaws.conformance.engine.own_backends:kernels     the loops that numba compiles, called with NumPy's arrays
+    routelaws.conformance.engine.own_backends:stranger    the reference, judged as a library that the suite does not know
 
 The variants omit `accounting`, which always runs on the host in float64. Test it with `routelaws.accelerated`.
 
@@ -18,12 +19,14 @@ folds nothing. Code that needs traced values fails. Loops (`while_loop`, `scan`)
 tests that the loops change no input and accept float64 and float32.
 """
 
+import functools
 import importlib
 from types import SimpleNamespace
 
 import numpy as np
 
 from routelaws.accelerated.kernels import assignment
+from routelaws.conformance.engine.names import public_functions
 
 _HOST = ("accounting",)
 """Files with functions that run on the host, in float64."""
@@ -78,3 +81,16 @@ class _Kernels:
 
 
 kernels = _Kernels()
+
+
+def _renamed(function):
+    """Return a function of this file, so that it is not one of `stances.is_own`."""
+
+    @functools.wraps(function, assigned=("__name__", "__doc__"))
+    def call(*arguments, **options):
+        return function(*arguments, **options)
+
+    return call
+
+
+stranger = SimpleNamespace(**{path.rpartition(".")[2]: _renamed(f) for path, f in public_functions().items()})
