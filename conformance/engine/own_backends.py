@@ -7,7 +7,7 @@
     routelaws.conformance.engine.own_backends:bfloat16
     routelaws.conformance.engine.own_backends:eager       not compiled: one operation after the other, as in a debugger
     routelaws.conformance.engine.own_backends:kernels     the loops that numba compiles, called with NumPy's arrays
-    routelaws.conformance.engine.own_backends:stranger    the reference, judged as a library that the suite does not know
+    routelaws.conformance.engine.own_backends:library     the reference, judged as another library
 
 The variants omit `accounting`, which always runs on the host in float64. Test it with `routelaws.accelerated`.
 
@@ -93,4 +93,4 @@ def _renamed(function):
     return call
 
 
-stranger = SimpleNamespace(**{path.rpartition(".")[2]: _renamed(f) for path, f in public_functions().items()})
+library = SimpleNamespace(**{path.rpartition(".")[2]: _renamed(f) for path, f in public_functions().items()})
