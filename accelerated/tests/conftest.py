@@ -156,6 +156,7 @@ def sweep(grid, tmp_path):
 # Approved outputs.
 
 APPROVE = "ROUTELAWS_APPROVE"
+FILES = pathlib.Path(__file__).parent / "approved"
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?[KMBT]?(?!\w)", re.ASCII)
 FRAME = re.compile(r"[\u2500-\u257f]|-{3,}")
 
@@ -171,8 +172,16 @@ class Approved:
     def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:
         self(name, drawn_text(figures), share)
 
+    def cases(self, name: str, answer) -> list[str]:
+        """Compare the answer to each case of an approved file: the lines below its line `$ CASE`. To add a case, write
+        its line there and `make approve`.
+        """
+        cases = re.findall(r"^\$ (.*)$", (FILES / name).read_text(encoding="utf-8"), re.MULTILINE)
+        self(name, "".join(f"$ {case}\n{answer(case)}\n" for case in cases), 0)
+        return cases
+
     def __call__(self, name: str, said, share: float = 1e-6) -> None:
-        path = pathlib.Path(__file__).parent / "approved" / name
+        path = FILES / name
         said = said if isinstance(said, str) else json_text(rounded(said)) + "\n"
         wanted = path.read_text(encoding="utf-8") if path.exists() else ""
         different = self.differing(wanted, said, share)
