@@ -170,46 +170,6 @@ def test_a_model_that_names_a_known_class_is_counted():
         read_model({"model_type": "kimi_k25", "text_config": kimi})
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"mlp_only_layers": 3}, "mlp_only_layers is 3; use a list of blocks, from 0"),
-    ({"mlp_only_layers": ["0"]}, "mlp_only_layers is .*; use a list of blocks, from 0"),
-    ({"decoder_sparse_step": 0}, "decoder_sparse_step is 0; use a whole number of at least 1"),
-    ({"model_type": "mellum", "mlp_layer_types": ["dense", "moe", "moe"]}, "use a list of 3 entries, dense or sparse"),
-    ({"model_type": "mellum", "mlp_layer_types": [{}, {}, {}]}, "mlp_layer_types is .*; use a list of texts"),
-])  # fmt: skip
-def test_lists_of_blocks_are_lists(changes, message):
-    with pytest.raises(InputError, match=message):
-        read_model(SMALL | changes)
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"model_type": "bert"}, "model_type is \"bert\"; allowed: afmoe"),
-    ({"hidden_size": None}, "hidden_size is missing"),
-    ({"num_key_value_heads": ...}, "num_key_value_heads is missing; null is allowed"),
-    ({"num_local_experts": None}, "num_experts or num_local_experts is missing"),
-    ({"vocab_size": "32000"}, "vocab_size is '32000'; use a whole number of at least 1"),
-    ({"num_experts_per_tok": 9}, "9 experts per token exceed its 8 experts"),
-    ({"num_hidden_layers": True}, "num_hidden_layers is true"),
-    ({"num_experts": 4}, "num_experts is 4 and num_local_experts is 8, but they are names of one number; keep one"),
-    ({"num_local_experts": 0}, "num_experts or num_local_experts is 0; use a whole number of at least 1"),
-    ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; use true or false"),
-    ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, "count the text model, save text_config"),
-    ({"num_hidden_layers": 10**9}, "1000000000 blocks of 8 experts exceed 16,777,216 experts in all"),
-    ({"model_type": "olmoe", "head_dim": 64}, "32 heads of width 64 are not hidden_size 4096"),
-    ({"num_attention_heads": 47}, "47 heads cannot share 8 heads of keys and values; K must divide H"),
-    ({"num_experts_per_tok": [2] * 31 + [1]}, "num_experts_per_tok is [2, 2,"),
-    ({"moe_layer_freq": 2}, "moe_layer_freq is 2, but this class of transformers ignores it; needed: 1"),
-    ({"decoder_sparse_step": [0, 1]}, "decoder_sparse_step is [0, 1], but this class of transformers ignores it"),
-])  # fmt: skip
-def test_a_wrong_configuration_is_one_line(changes, message, tmp_path, capsys):
-    path = tmp_path / "config.json"
-    values = {key: value for key, value in (MIXTRAL | changes).items() if value is not ...}
-    path.write_text(json.dumps(values))
-    assert cli.main(["plan-mesh", "--model", str(path), "--devices", "8", "--memory", "80GB"]) == 2
-    line = capsys.readouterr().err
-    assert message.replace('"bert"', "'bert'") in line and line.count("\n") == 1 and str(path) in line
-
-
 # MESHES
 
 

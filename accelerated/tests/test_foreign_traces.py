@@ -252,23 +252,6 @@ def test_files_of_other_programs_are_read(design, tmp_path):
     assert trace.block.tolist() == [2, 3, 4, 5] and np.array_equal(trace.expert, expert)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.npz", b"PK", "is no .npz, .npy or .json file with a routing"),
-    ("a.json", b"{}", "has no routed_experts; ask the server"),
-    ("a.json", b"{}\n{}\n", "(Extra data: line 2 column 1 (char 3)); save each answer in a file of its own"),
-    ("a.json", b'{"routed_experts": "AAAA"}', "is no .npz, .npy or .json file with a routing"),
-    ("a.json", b'{"routed_experts": "AAAAAAAAAAAAAAAA"}', "has numbers without a shape, which do not say k"),
-    ("a.json", b'{"routed_experts": [[1.5]]}', "has float64 experts of shape [1, 1, 1]; needed: integers"),
-    ("a.json", b'{"routed_experts": [[65535]]}', "has expert 65535, not below 65,535; write -1 for no expert"),
-    ("a.safetensors", bytes(9), "is no .npz, .npy or .json file with a routing (its first bytes are those of another"),
-])  # fmt: skip
-def test_other_files_are_one_line(name, content, message, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError) as error:
-        read_recorded(tmp_path / name, None)
-    assert message in str(error.value) and str(tmp_path / name) in str(error.value)
-
-
 @pytest.mark.parametrize(("arrays", "message"), [
     ({"a": np.zeros((2, 3)), "b": np.zeros((2, 4))}, "needed: arrays of one shape"),
     ({"a": np.zeros((0, 8))}, "needed: arrays of one shape"),

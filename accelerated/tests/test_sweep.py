@@ -136,31 +136,12 @@ def test_the_presets_are_possible_and_the_demo_is_what_it_says():
     assert all(read_grid(name).runs for name in presets())
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("d_model = 12", "d_model = 13"), r"run 1: .*even"),
-        (("experts = 4", "experts = 0"), r"run 2: experts is 0"),
-        (("steps = 40", "step = 40"), "unknown field 'step'; did you mean steps"),
-        (("steps = 40", 'steps = "many"'), "steps is 'many'"),
-        (('size = "a"', 'size = "c"'), "unknown size 'c'; there are a, b"),
-        (("[sizes.b]", "[sizes]\nsize = {a = 1}\n[sizes.b]"), "no run has the size 'size'; remove the size, or add"),
-        (("d_model = 12", "d_model = 12\na = 1"), "run 1: unknown field 'a'"),
-        (('size = ["a", "b"]', 'size = "a"'), "no run has the size 'b'; remove the size, or add it to .*runs"),
-        (("[[runs]]", "[[run]]"), "unknown section 'run'"),
-        ((GRID[GRID.index("[[runs]]") :], ""), r"grid.toml: has no \[\[runs\]\]; add"),
-        (('size = ["a", "b"]', 'size = ["a", "a"]'), "run 1 .* is the same as run 0"),
-        (("experts = 4", "experts = []"), "the list of 'experts' is empty"),
-        (('name = "tiny"', "name = "), "not a TOML file"),
-        (('name = "tiny"', "name = " + "[" * 5000), "not a TOML file"),
-        (("steps = 40", "steps = " + "9" * 5000), "not a TOML file"),
-        (("experts = 4", 'experts = 4\nobjective = "masked"'), "run 2 .*the objective masked, but run 0 has causal"),
-    ],
-)
-def test_a_bad_grid_is_one_clear_line(text_file, tmp_path, change, message):
-    path = write_grid(tmp_path, text_file, GRID.replace(*change))
-    with pytest.raises(InputError, match=message) as error:
-        read_grid(str(path))
+@pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000])
+def test_a_bad_grid_is_one_clear_line(tmp_path, value):
+    """`test_wrong_inputs.py` has others."""
+    (tmp_path / "grid.toml").write_text(f"[[runs]]\nsteps = {value}")
+    with pytest.raises(InputError, match="not a TOML file") as error:
+        read_grid(str(tmp_path / "grid.toml"))
     assert "\n" not in str(error.value)
 
 

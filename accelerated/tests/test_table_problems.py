@@ -216,41 +216,6 @@ def test_json_lines_are_the_same_table_as_csv(folder):
     assert as_json["note"].tolist() == ["a note"] * 36
 
 
-def changed(row: int, **cells):
-    rows = make_rows()
-    for column, value in cells.items():
-        rows[row][HEADER.index(column)] = value
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("row", "cells", "message"),
-    [
-        (5, {"num_experts": "8"}, "'8'; needed: '4' as in row 5, which has the same hyper_id 2"),
-        (5, {"seed": ""}, "''; needed: '42' as in row 5, which has the same hyper_id 2"),
-        (5, {"router_type": "Hash"}, "'Hash'; needed: 'S-Base' as in row 5, which has the same hyper_id 2"),
-        (0, {"num_experts": "4"}, "'4'; needed: 1, since router_type is Dense"),
-        (0, {"router_type": "dense"}, "'dense'; needed: Dense, in this spelling"),
-        (4, {"router_type": "s-base"}, "'s-base'; needed: S-Base, in this spelling"),
-        (4, {"router_type": "sinkhorn"}, "'sinkhorn'; needed: S-Base, in this spelling"),
-        (4, {"k": "5"}, "'5'; needed: at most num_experts"),
-        (4, {"k": "1.5"}, "'1.5'; needed: a whole number, or a multiple of 1/granularity"),
-        (4, {"routing_frequency": "0"}, "'0'; needed: above 0, since the run is routed"),
-        (4, {"flop_increase": "2"}, "'2'; needed: 1, since the run is routed"),
-        (4, {"total_parameter_count": "1000"}, "'1000'; needed: at least dense_parameter_count"),
-        (
-            4,
-            {"total_parameter_count": "1e7"},
-            "'10000000'; needed: above dense_parameter_count, since the run is routed",
-        ),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_rows_that_contradict_each_other(folder, row, cells, message):
-    lines = problems(write(folder / "contradiction.csv", changed(row, **cells)))
-    assert f"row {row + 1}, column {next(iter(cells))}: {message}" in lines
-
-
 @pytest.mark.parametrize(("column", "dense", "routed"), [("is_moe", "False", "True"), ("cfg/arch", "dense", "moe"),
                                                         ("dense", "1", "0"), ("use_moe", "0", "1")])  # fmt: skip
 def test_a_dense_run_with_several_experts(folder, column, dense, routed):
@@ -276,7 +241,8 @@ def test_an_unknown_objective(folder):
 
 
 def test_two_losses_of_one_evaluation(folder):
-    rows = changed(5, step="1000")
+    rows = make_rows()
+    rows[5][HEADER.index("step")] = "1000"
     (line,) = problems(write(folder / "contradiction.csv", rows))
     ours, other = rows[5][5], rows[4][5]
     same = "as in row 5, which has the same hyper_id 2 and step 1000"

@@ -225,31 +225,6 @@ def test_a_last_word_is_right_if_all_of_its_tokens_are(likely, right):
     assert scores[0][0].greedy == right and scores[0][0].tokens == 2
 
 
-BAD = {
-    "json": ('{"text": "a b"', "line 2: is not valid JSON"),
-    "object": ("[1]", "line 2: is not a JSON object"),
-    "one word": ('{"text": "alone"}', "line 2: text is 'alone'; needed: text of at least two words"),
-    "no answer": ('{"context": "a", "choices": ["b", "c"]}', "line 2: has no answer; needed: context, choices"),
-    "no two": ('{"context": "a"}', "line 2: has no choices and no answer; needed: context, choices"),
-    "one choice": ('{"context": "a", "choices": ["b"], "answer": 0}', "line 2: choices are .*at least two texts"),
-    "blank": ('{"context": "a", "choices": ["b", " "], "answer": 0}', "line 2: choices are .*not blank"),
-    "answer": ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "line 2: answer is 2; .*from 0 to 1"),
-    "true": ('{"context": "a", "choices": ["b", "c"], "answer": true}', "line 2: answer is true"),
-    "number": ('{"context": 3, "choices": ["b", "c"], "answer": 0}', "line 2: context is 3; needed: text"),
-    "layout": ('{"text": "a b"}', "line 2: its layout differs from line 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_is_no_question_is_named_by_its_line(tmp_path, case):
-    line, message = BAD[case]
-    path = tmp_path / "task.jsonl"
-    path.write_text(json.dumps(CHOICES[0]) + "\n" + line + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=message) as caught:
-        read_task(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_what_cannot_be_evaluated_is_named(run_folder, tmp_path, capsys):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")

@@ -252,26 +252,6 @@ def test_evaluation_routes_as_in_evaluation_and_means_over_batches():
     assert not np.isclose(found.loss.mean(), in_training, rtol=1e-6)
 
 
-WRONG_TABLES = {
-    "step,loss_validation\n": "has no column hyper_id",
-    "hyper_id,step,loss_validation,k,k\n": "has an unknown or repeated column 'k'",
-    "hyper_id,step,loss_validation,loss\n": "has an unknown or repeated column 'loss'",
-    "hyper_id,step,loss_validation\n0,1,2.5\n0,2\n": "row 2: has 2 cells; 3 are needed",
-    "hyper_id,step,loss_validation\n0,\u00b2,2.5\n": "row 1: step is '\u00b2'; a whole number is needed",
-    f"hyper_id,step,loss_validation\n{'1' * 16},1,2.5\n": "row 1: hyper_id is '1111111111111111'; a whole number is",
-    "hyper_id,step,loss_validation\n0,1,inf\n": "row 1: loss_validation is 'inf'; a finite number is needed",
-    "hyper_id,step,loss_validation,k\n0,1,2.5,many\n": "row 1: k is 'many'; a number is needed",
-    'hyper_id,step,loss_validation\n0,1,"2.5\n': "is not a CSV table",
-}
-
-
-@pytest.mark.parametrize("content", WRONG_TABLES)
-def test_a_table_that_no_run_wrote_is_one_line(tmp_path, content):
-    (tmp_path / "results.csv").write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=f"results.csv(: |, ){WRONG_TABLES[content]}.*; restore it, or delete it"):
-        read_rows(tmp_path / "results.csv")
-
-
 def test_a_number_of_the_log_that_is_not_finite_is_null(tmp_path):
     log = run_folder.LogWriter(tmp_path / "log.jsonl")
     log.write(loss=math.inf, gradient_norm=-math.inf, auxiliary=math.nan, step=3)
