@@ -18,29 +18,7 @@ from routelaws.accelerated import cli
 from routelaws.accelerated.errors import InputError, WorkerDiedError
 from routelaws.accelerated.training.stopping import Resumable
 
-from .small_runs import ran, words_of
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"vocab_size": 2**31 - 1}, "the corpus is too small for vocab_size 2147483647: it supports at most"),
-        ({"corpus": ["/no/such/folder"]}, "/no/such/folder: no such file"),
-        ({"sequence_length": 10**6}, "too small"),
-        ({"vocab_size": 100}, "vocab"),
-        ({"init_from": "/no/such/run"}, "/no/such/run: no such folder"),
-        ({"config": "/no/such/file.toml"}, "/no/such/file.toml: No such file"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_a_wrong_run_is_one_line_and_leaves_nothing(tmp_path, small_fields, wrong, message):
-    out = tmp_path / "run"
-    code, stdout, stderr = ran("train", "--out", out, *words_of({**small_fields, **wrong}))
-    last = stderr.strip().splitlines()[-1]
-    assert code == 2 and stdout == ""
-    assert last.startswith("routelaws: ") and message in last
-    assert "Traceback" not in stderr
-    assert not (out / "results.csv").exists() and not (out / "checkpoints").exists()
+from .small_runs import ran
 
 
 def test_evaluate_prints_each_text_and_task_with_its_own_numbers(capsys, monkeypatch, approved):

@@ -1,6 +1,5 @@
 """Units of columns: stated, or an error if a header looks like a unit."""
 
-import re
 from contextlib import nullcontext
 
 import pytest
@@ -113,20 +112,6 @@ def test_a_loss_beside_a_loss_on_held_out_text_has_a_remark(tmp_path, header, ot
         tmp_path / "own.csv", tmp_path / "t.csv", {"hyper_id": "run", "loss_validation": header}
     ).remarks
     assert (f"loss_validation: is the column '{header}', although there is also '{other}'" in remarks) == said
-
-
-@pytest.mark.parametrize(
-    ("units", "said"),
-    [({D: "B"}, "row 1, column tokens: '-1'; needed: "),
-     ({D: "MB"}, "--unit tokens=MB: unit MB is not known; give a unit"),
-     ({D: "2,0"}, "--unit tokens=2,0: has a comma"),
-     ({"num_experts": "M"}, "--unit num_experts: not a column of sizes in the runs; allowed: tokens"),
-     ({N: "M"}, "--unit dense_parameter_count: not a column of sizes in the runs; allowed: tokens")],
-)  # fmt: skip
-def test_a_unit_that_cannot_be_applied_is_one_line(tmp_path, units, said):
-    (tmp_path / "own.csv").write_text("tokens,num_experts,loss_validation\n-1,1,3\n")
-    with pytest.raises(InputError, match=re.escape(said)):
-        convert_runs(tmp_path / "own.csv", tmp_path / "t.csv", constants={N: "1e7"}, units=units)
 
 
 def test_all_headers_and_the_ranges_are_in_one_line(tmp_path):

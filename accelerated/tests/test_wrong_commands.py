@@ -45,13 +45,14 @@ NAMED_TABLES = {
     "back.csv": NAMED + "\nr,1,Hash,4,1e7,3\nr,3,Hash,4,1e7,3\nr,2,Hash,4,1e7,3\n",
     "source.csv": HEAD + ",source\n1,2,Hash,4,1e7,3,mine\n",
     "panel.csv": "Step,a - val_loss,a - val_loss__MIN,a - val_loss__MAX\n1,3,3,3\nx,2,2,2\n",
+    "units.csv": "tokens,num_experts,loss_validation\n-1,1,3\n",
     "ids.csv": NAMED + ",id\nr,1,Hash,4,1e7,3,a\nr,2,Hash,4,1e7,3,b\n",
 }
 """Tables with names of runs. `convert` doubts that the rows of a name are the evaluations of one run."""
 
 
 @pytest.fixture
-def tables(tmp_path, monkeypatch):
+def tables(text_file, tmp_path, monkeypatch):
     cells = [(n, e) for n in (1e7, 1e8, 1e9) for e in (1, 4, 16)]
     rows = [
         {"hyper_id": i, "step": 10, "router_type": "Dense" if e == 1 else "Hash", "num_experts": e, "seed": 1,
@@ -71,6 +72,7 @@ def tables(tmp_path, monkeypatch):
     for name, text in (TABLES | NAMED_TABLES).items():
         (tmp_path / name).write_text(text)
     (tmp_path / "log.csv").write_text("run,iteration,E,N,val_loss\na,1,4,1e7,3\n")
+    (tmp_path / "lines.txt").symlink_to(text_file)
     (tmp_path / "grid.toml").write_text("[base]\nheads = 1\n[[runs]]\nseed = [1, 2, 3]\n")
     for command in (downstream, plan, predict, reproduce):  # errors in flags need no table
         name = "released_table" if command is downstream else "released_runs"
@@ -85,5 +87,5 @@ def test_each_wrong_command_has_its_approved_message(tables, approved, capsys):
     for command in commands:
         code = main(shlex.split(command))
         lines += [f"$ {command} ({code})", *capsys.readouterr().err.splitlines()]
-    assert not any(Path(name).exists() for name in ("out", "paper", "t.csv", "x"))
+    assert not any(Path(name).exists() for name in ("out", "paper", "t.csv", "x", "run/results.csv", "run/checkpoints"))
     approved("wrong-commands.txt", "\n".join(lines) + "\n")
