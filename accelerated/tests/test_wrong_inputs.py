@@ -17,6 +17,7 @@ from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.result_rows import read_rows, routing_options, schedule_words
 from routelaws.accelerated.training.sweeps.grid import read_grid
 from routelaws.accelerated.training.tasks import read_task
+from routelaws.reference.accounting import count
 
 READERS = {
     "table": read_table, "accuracies": read_accuracies, "rates": read_guess_rates,
@@ -35,6 +36,15 @@ def test_each_wrong_file_has_its_approved_message(tmp_path, approved):
 
     cases = approved.cases("wrong-files.txt", message)
     assert {case.partition(".")[0] for case in cases} == {*READERS}
+
+
+def test_each_wrong_count_has_its_approved_message(approved):
+    def message(arguments: str) -> str:
+        with pytest.raises(ValueError) as error:
+            count(**ast.literal_eval(arguments))
+        return str(error.value)
+
+    approved.cases("wrong-counts.txt", message)
 
 
 def outcome(fields: str) -> str:

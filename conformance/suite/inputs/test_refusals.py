@@ -1,7 +1,6 @@
 """Arguments that a function does not accept: one clear error that names the argument, the same in both twins.
 
-`test_shapes.py` and `test_not_finite.py` test what all routers reject, `test_models.py` and `test_accounting.py` have
-tables of configurations.
+`test_shapes.py` and `test_not_finite.py` test what all routers reject.
 """
 
 import operator

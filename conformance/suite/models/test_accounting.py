@@ -330,45 +330,6 @@ def test_a_configuration_counts_with_all_of_its_fields(backend):
         assert found == reference.count(64, 4, 2, 24, **told), router_type
 
 
-BAD = {
-    "router": (dict(router_type="Best-K"), "router_type is 'Best-K'"),
-    "no expert": (dict(router_type="Hash", num_experts=0), "num_experts is 0"),
-    "dense with experts": (dict(num_experts=2), "num_experts is 2"),
-    "k above E": (dict(router_type="S-Base", num_experts=2, k=3), "k is 3"),
-    "k of 0": (dict(router_type="S-Base", num_experts=2, k=0), "k is 0"),
-    "no increase": (dict(flop_increase=0), "flop_increase is 0"),
-    "routed with increase": (dict(router_type="Hash", num_experts=2, flop_increase=2), "flop_increase is 2"),
-    "R of 0": (dict(router_type="Hash", num_experts=2, routing_frequency=0.0), "routing_frequency is 0"),
-    "R above 1": (dict(router_type="Hash", num_experts=2, routing_frequency=1.5), "routing_frequency is 1.5"),
-    "R L not whole": (dict(router_type="Hash", num_experts=2, routing_frequency=0.25), "whole number"),
-    "G of 0": (dict(router_type="Hash", num_experts=2, granularity=0), "granularity is 0"),
-    "dense with G": (dict(granularity=2), "granularity is 2"),
-    "group of 0": (dict(router_type="MoT", num_experts=2, group_size=0), "group_size is 0"),
-    "activation": (dict(activation="tanh"), "activation is 'tanh'"),
-    "positions": (dict(positions="none"), "positions is 'none'"),
-    "norm of dense": (dict(output_norm=True), "a dense model has no routed layers"),
-    "shared experts": (dict(router_type="Hash", num_experts=2, shared_experts=-1), "shared_experts is -1"),
-    "shared experts of dense": (
-        dict(shared_experts=1),
-        "shared_experts is 1; needed: at least 0 for a routed model, 0 for",
-    ),
-    "zero experts of hash": (dict(router_type="Hash", num_experts=2, zero_experts=1), "zero_experts is 1"),
-    "parts of weights": (dict(router_type="Hash", num_experts=2, granularity=3, shared_experts=1), "granularity is 3"),
-    "router bias of another": (dict(router_type="Hash", num_experts=2, router_bias=True), "only Top-K has this option"),
-    "temperature of dense": (dict(learned_temperature=True), "only MoT has this option"),
-}
-
-
-@pytest.mark.asks("accounting.count")
-@pytest.mark.twin
-@pytest.mark.parametrize("case", BAD)
-def test_what_is_not_allowed_is_named(backend, case):
-    change, message = BAD[case]
-    for module in (backend.accounting, reference):
-        with pytest.raises(ValueError, match=message):
-            module.count(**(dict(d_model=64, num_blocks=6, num_heads=2, kqv_size=4) | change))
-
-
 @pytest.mark.asks(because="a table of constants is no function")
 def test_constants(backend):
     for name in ("TABLE_VOCAB_SIZE", "TABLE_SEQUENCE_LENGTH", "TABLE_TOKENS_PER_STEP", "ROUTER_TYPES"):
