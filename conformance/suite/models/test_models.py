@@ -662,35 +662,29 @@ def test_a_record_fits_a_model(record):
 
 
 @pytest.mark.asks(because="a configuration is no function")
-def test_a_list_of_routers(backend):
+def test_a_list_of_routers():
     """Spellings of one list are one configuration. Each block has the defaults of its own router."""
-    for module in (backend.configuration, configuration):
-        usual = SMALL | dict(blocks=4, routing_frequency=1.0, experts=4, k=2)
-        one, other = (module.ModelConfig(**usual, router=text) for text in ("hash,hash, top_k:2", "hash:2,top_k:2"))
-        assert (
-            one == other and one.router == "hash:2,top_k:2" and dataclasses.replace(one, heads=4).router == one.router
-        )
-        assert module.ModelConfig(**usual, router="top_k:4") == module.ModelConfig(**usual, router="top_k")
-        assert [one.of_block(i).router for i in range(4)] == ["hash", "hash", "top_k", "top_k"]
-        assert [one.of_block(i).capacity_factor for i in (0, 2)] == [math.inf, 2.0] and one.capacity_factor is None
-        assert (
-            module.ModelConfig(**usual, router="hash:2,top_k:2", capacity_factor=3.0).of_block(0).capacity_factor == 3
-        )
-        assert one.record.router_type == "Hash + Top-K"
+    make = functools.partial(configuration.ModelConfig, **SMALL | dict(blocks=4, routing_frequency=1.0, experts=4, k=2))
+    one, other = (make(router=text) for text in ("hash,hash, top_k:2", "hash:2,top_k:2"))
+    assert one == other and one.router == "hash:2,top_k:2" and dataclasses.replace(one, heads=4).router == one.router
+    assert make(router="top_k:4") == make(router="top_k")
+    assert [one.of_block(i).router for i in range(4)] == ["hash", "hash", "top_k", "top_k"]
+    assert [one.of_block(i).capacity_factor for i in (0, 2)] == [math.inf, 2.0] and one.capacity_factor is None
+    assert make(router="hash:2,top_k:2", capacity_factor=3.0).of_block(0).capacity_factor == 3
+    assert one.record.router_type == "Hash + Top-K"
 
 
 @pytest.mark.asks(because="a configuration is no function")
-def test_what_a_default_stands_for(backend):
+def test_what_a_default_stands_for():
     """A bias replaces the balance loss. A rounded frequency is the fraction. Filled-in values are accepted again."""
-    for module in (backend.configuration, configuration):
-        made = [module.ModelConfig(**SMALL, router="top_k", experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
-        assert [config.balance_weight for config in made] == [0.01, 0.0]
-        twelfth = module.ModelConfig(**(SMALL | dict(blocks=12)), router="hash", routing_frequency=0.0833)
-        assert (twelfth.num_routed, twelfth.period, twelfth.routing_frequency) == (1, 12, 1 / 12)
-        assert dataclasses.replace(twelfth, experts=2).num_routed == 1
-        upper = module.ModelConfig(**(SMALL | dict(blocks=5)), router="hash", routing_frequency=0.6, layout="upper")
-        assert [upper.is_routed(i) for i in range(5)] == [False, False, True, True, True]
-        assert dataclasses.replace(upper, experts=2).num_routed == 3
+    made = [configuration.ModelConfig(**SMALL, router="top_k", experts=4, bias_rate=rate) for rate in (0.0, 0.1)]
+    assert [config.balance_weight for config in made] == [0.01, 0.0]
+    twelfth = configuration.ModelConfig(**(SMALL | dict(blocks=12)), router="hash", routing_frequency=0.0833)
+    assert (twelfth.num_routed, twelfth.period, twelfth.routing_frequency) == (1, 12, 1 / 12)
+    assert dataclasses.replace(twelfth, experts=2).num_routed == 1
+    upper = configuration.ModelConfig(**(SMALL | dict(blocks=5)), router="hash", routing_frequency=0.6, layout="upper")
+    assert [upper.is_routed(i) for i in range(5)] == [False, False, True, True, True]
+    assert dataclasses.replace(upper, experts=2).num_routed == 3
 
 
 @pytest.mark.asks(*MODEL_FUNCTIONS, "experts.routed_ffn", "transformer.loss")
@@ -713,10 +707,9 @@ def test_the_baseline_does_not_change_the_model(backend):
 
 
 @pytest.mark.asks(because="a configuration is no function")
-def test_groups_within_sequences_warn(backend):
-    for module in (backend.configuration, configuration):
-        with pytest.warns(UserWarning, match="depend on later tokens"):
-            module.ModelConfig(**SMALL, router="expert_choice", experts=3, grouping="sequence")
+def test_groups_within_sequences_warn():
+    with pytest.warns(UserWarning, match="depend on later tokens"):
+        configuration.ModelConfig(**SMALL, router="expert_choice", experts=3, grouping="sequence")
 
 
 @pytest.mark.asks(*MODEL_FUNCTIONS, "transformer.apply")
