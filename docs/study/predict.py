@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -111,28 +112,21 @@ def _said(fit, size: float, experts: float) -> dict:
     }
 
 
-def register(table: Path, grid, path: Path) -> None:
-    """Write the prediction to a new file.
+def register(table: Path) -> dict:
+    """Return the prediction of the largest size from the rows of the smaller sizes.
 
     Raises:
-        InputError: the file exists, or the table has rows of a run of the largest size.
+        InputError: the table has rows of a run of the largest size.
     """
-    runs, frame = law_runs(grid), read_table(table)
+    grid, frame = read_grid("study"), read_table(table)
+    runs = law_runs(grid)
     largest = max(size for _, size, _ in runs.values())
     sizes = np.array([run.accounting().dense_parameters for run in grid.runs], float)
     trained = [int(i) for i in frame["hyper_id"].unique() if sizes[i] == largest]
     if trained:
         raise InputError(f"{table}: has rows of run {trained[0]}, of the largest size: too late to predict it")
-    if path.exists():
-        raise InputError(f"{path}: is written already, and a prediction is written once")
-    content = {
-        "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "table_sha256": sha256(table.read_bytes()).hexdigest(),
-        "fitted_to": sorted(int(i) for i in frame["hyper_id"].unique() if i in runs),
-        "level": LEVEL,
-        "points": predictions(frame, runs),
-    }
-    write_once(path, dumps(content, indent=1) + "\n")
+    fitted = sorted(int(i) for i in frame["hyper_id"].unique() if i in runs)
+    return {"fitted_to": fitted, "level": LEVEL, "points": predictions(frame, runs)}
 
 
 def score(table: Path, prediction: dict) -> dict:
@@ -170,21 +164,37 @@ def _scored(point: dict, last) -> dict:
     return point | {"measured": measured, "laws": laws}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "what", choices=("register", "score"), help="predict the losses, or compare them with the table"
-    )
+def lines(laws: dict) -> list[str]:
+    return [
+        f"{law:25} {entry['points']:>3} points, off by {entry['mean_percent']:.2f} % in the mean, "
+        f"{entry['inside']:.0%} of the runs inside their interval"
+        for law, entry in laws.items()
+        if entry["points"]
+    ]
+
+
+def command(folder: Path, register: Callable, score: Callable, lines: Callable, arguments: list[str] | None) -> int:
+    """Register a prediction once, or score it: the command of both studies.
+
+    Args:
+        folder: the usual folder of prediction.json and score.json.
+        register: returns the prediction from the path of a table.
+        score: returns the score from the path of a table and the prediction.
+        lines: returns the printed lines from the laws of the score.
+    """
+    parser = argparse.ArgumentParser(description="Predict the losses of a study's largest models, or score them.")
+    parser.add_argument("what", choices=("register", "score"), help="predict the losses, or compare them with a table")
     parser.add_argument("table", type=Path, help="results table of the study, such as results.csv")
-    parser.add_argument("--grid", default="study", help="preset or TOML file of the grid (default: study)")
-    parser.add_argument(
-        "--out", type=Path, default=HERE, help="folder of prediction.json and score.json (default: docs/study)"
-    )
+    parser.add_argument("--out", type=Path, default=folder, help="folder of prediction.json and score.json")
     flags = parser.parse_args(arguments)
     path = flags.out / "prediction.json"
     try:
         if flags.what == "register":
-            register(flags.table, read_grid(flags.grid), path)
+            if path.exists():
+                raise InputError(f"{path}: is written already, and a prediction is written once")
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            head = {"written": now, "table_sha256": sha256(flags.table.read_bytes()).hexdigest()}
+            write_once(path, dumps(head | register(flags.table), indent=1) + "\n")
             print(path)
             return 0
         scored = score(flags.table, json.loads(path.read_text()))
@@ -192,11 +202,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     write_atomically(flags.out / "score.json", dumps(scored, indent=1) + "\n")
-    for law, entry in scored["laws"].items():
-        if entry["points"]:
-            words = f"{entry['points']:>3} points, off by {entry['mean_percent']:.2f} % in the mean"
-            print(f"{law:25} {words}, {entry['inside']:.0%} of the runs inside their interval")
+    print(*lines(scored["laws"]), sep="\n")
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return command(HERE, register, score, lines, arguments)
 
 
 if __name__ == "__main__":

@@ -8,25 +8,22 @@ bounded law with a floor of the runs with the longest budget. Runs that do not c
 folder of the table, has their copy gains. The score also says how much of the errors the copy gain explains.
 """
 
-import argparse
 import collections
 import csv
-import datetime
-import json
 import sys
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from routelaws.accelerated import results
 from routelaws.accelerated.errors import InputError
-from routelaws.accelerated.files import write_atomically, write_once
-from routelaws.accelerated.results.encoding import dumps
 from routelaws.accelerated.tables.schema import DENSE
 from routelaws.accelerated.training.sweeps.grid import read_grid
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "study"))
+from predict import command  # noqa: E402
+
 GRID = read_grid(str(HERE / "study2.toml"))
 BOTH_EMBEDDINGS = 2
 RUNS = [(run.accounting().dense_parameters, run.steps * run.batch_size * run.sequence_length) for run in GRID.runs]
@@ -71,25 +68,21 @@ def predictions(runs: results.Runs) -> list[dict]:
     return points
 
 
-def register(table: Path, path: Path) -> None:
-    """Write the prediction to a new file.
+def register(table: Path) -> dict:
+    """Return the prediction of the largest size from the runs of the smaller sizes.
 
     Raises:
-        InputError: the file exists, a smaller run is missing, or the table has a run of the largest size.
+        InputError: a smaller run is missing, or the table has a run of the largest size.
     """
-    if path.exists():
-        raise InputError(f"{path}: is written already, and a prediction is written once")
     runs = results.read(table)
     trained = set(runs.last["hyper_id"])
     smaller = {i for i, (size, _) in enumerate(RUNS) if size < LARGEST}
     if trained != smaller:
         wrong, odd = ("is missing", smaller - trained) if smaller - trained else ("came too early", trained - smaller)
         raise InputError(f"{table}: run {min(odd)} {wrong}; needed: all runs of the smaller sizes, none of the largest")
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     left_out = [i for i, gain in copy_gains(table).items() if gain < LEAST_GAIN]
     chosen = runs.where(f"hyper_id not in ({', '.join(map(str, [-1, *left_out]))})")
-    head = {"written": now, "table_sha256": sha256(table.read_bytes()).hexdigest(), "left_out": left_out}
-    write_once(path, dumps(head | {"N": LARGEST, "points": predictions(chosen)}, indent=1) + "\n")
+    return {"left_out": left_out, "N": LARGEST, "points": predictions(chosen)}
 
 
 def score(table: Path, prediction: dict) -> dict:
@@ -155,27 +148,16 @@ def explained(table: Path) -> list[dict]:
     return entries
 
 
+def lines(laws: dict) -> list[str]:
+    return [
+        f"{law}: {entry['runs']} runs, mean error {entry['mean_percent']:.2f} %, RMSLE {entry['rmsle']:.4f}, "
+        f"{entry['inside']:.0%} within their intervals"
+        for law, entry in laws.items()
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("register", "score"), help="predict the losses, or compare them with a table")
-    parser.add_argument("table", type=Path, help="results table of the study")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of prediction.json and score.json")
-    flags = parser.parse_args(arguments)
-    path = flags.out / "prediction.json"
-    try:
-        if flags.what == "register":
-            register(flags.table, path)
-            print(path)
-            return 0
-        scored = score(flags.table, json.loads(path.read_text()))
-    except (InputError, FileNotFoundError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    write_atomically(flags.out / "score.json", dumps(scored, indent=1) + "\n")
-    for law, entry in scored["laws"].items():
-        errors = f"mean error {entry['mean_percent']:.2f} %, RMSLE {entry['rmsle']:.4f}"
-        print(f"{law}: {entry['runs']} runs, {errors}, {entry['inside']:.0%} within their intervals")
-    return 0
+    return command(HERE, register, score, lines, arguments)
 
 
 if __name__ == "__main__":

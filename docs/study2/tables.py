@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pandas
 from forecast import HERE, LAWS, LEAST_GAIN, RUNS, summary
+from page import renew
 
 from routelaws.accelerated import results
 from routelaws.accelerated.results.blocks import Table, markdown
 from routelaws.accelerated.tables.schema import DENSE
 from routelaws.accelerated.tables.units import size_label
-
-sys.path.append(str(HERE.parent / "study"))
-from page import renew  # noqa: E402
 
 SIZES, BUDGETS = (sorted(set(values)) for values in zip(*RUNS, strict=True))
 ROUTERS, COUNTS = ("Hash", "S-Base", "Top-K"), (4, 16, 64)
