@@ -500,30 +500,6 @@ def test_stated_embeddings_are_in_each_count(converted):
     assert any("total_parameter_count: cannot be counted" in r and "not known: vocab_size" in r for r in remarks)
 
 
-@pytest.mark.parametrize(
-    ("called", "refused", "other"),
-    [("eval/bits_per_token", True, False), ("val_ppl", True, False), ("bpb", True, True), ("orbits", False, False),
-     ("val_acc", True, False), ("val_ppx", True, False), ("expLoss", True, False), ("eval_bleu", True, False),
-     ("loss(%)", True, False), ("lm_loss_sum", True, True), ("log10_loss", True, False), ("lm expert", False, False),
-     ("evalPPL", True, False), ("total_loss", True, True), ("val_loss_std", True, False),
-     ("delta_loss", True, False), ("aux/loss", True, False), ("loss_balanced", False, False),
-     ("accumulated", False, False), ("loss/byte", True, True), ("log2 loss", True, False),
-     ("loss_base_20", False, False), ("nll per chars", True, True), ("wordy", False, False)],
-)  # fmt: skip
-def test_a_header_of_losses_that_looks_like_a_unit_needs_a_stated_unit(
-    converted, save, tmp_path, called, refused, other
-):
-    rows, columns = [row | {called: row["val_loss"] + 2} for row in make_runs()], MAP | {"loss_validation": called}
-    if refused:
-        with pytest.raises(
-            InputError, match=re.escape(f"'{called}'") + ": the header seems to name .* state --loss-unit"
-        ):
-            convert_runs(save(rows), tmp_path / "t.csv", columns, {"router_type": "Hash"})
-    _, remarks = converted(rows, columns, {"router_type": "Hash"}, "nats" if refused else None)
-    said = "loss_validation: a sum, or a loss per byte or word, cannot be compared with losses per token"
-    assert (said in remarks) == other
-
-
 def test_a_shape_that_is_no_model(save, tmp_path):
     rows = shaped()
     rows[2]["routing_frequency"] = 0.3
