@@ -478,46 +478,6 @@ def test_an_id_shows_a_name_of_two_runs(here, column, cells):
     assert told(same, ("Name", column, *SHAPE))[0] == [0, 0, 1]
 
 
-BY = "runs.csv: run {!r} is in rows 1, 2, which are several runs by the column {}"
-REFUSED_NAMES = {
-    "a state": (*marked("State", "finished", "crashed", "finished"), BY.format("moe8", "State")),
-    "a status, with steps that rise": (*marked("status", *["FINISHED"] * 3), BY.format("moe8", "status")),
-    "a counter of rows": (*marked("id", 0, 1, 2), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
-    "a counter in capitals": (*marked("ID", 1, 2, 3), "runs.csv: run 'moe8' goes back from step 2000 (row 1)"),
-    "ids of evaluations": (
-        [(run, f"{run}{step}", e, 256, step, 3.5) for run, e in (("a", 8), ("b", 1)) for step in (100, 200)],
-        ("Name", "id", *SHAPE), BY.format("a", "id"),
-    ),
-    "another model": (
-        [TWO[0], ("moe8", 16, 256, 2100, 3.2), TWO[2]], ("Name", *SHAPE),
-        "runs.csv: row 2, column num_experts: '16'; needed: '8' as in row 1, which has the same hyper_id 0 'moe8'",
-    ),
-    "another loss": (
-        [TWO[0], ("moe8", 8, 256, 2000, 3.2), TWO[2]], ("Name", *SHAPE),
-        "runs.csv: run 'moe8' has 3.3 and 3.2 in column val/loss at step 2000 (row 1); if two runs",
-    ),
-    "losses of two texts": (
-        [(run, text, e, 256, 2000, loss) for run, e in (("a", 8), ("b", 1)) for text, loss in (("c4", 3), ("pile", 2))],
-        ("Name", "dataset", *SHAPE),
-        "runs.csv: run 'a' has 3 and 2 in column val/loss at step 2000 (row 1), in rows that differ in d",
-    ),
-    "most runs have one row": (
-        [*[(name, 8, 256, 2000, 3.5) for name in "abc"], ("c", 8, 256, 2100, 3.4)], ("Name", *SHAPE),
-        "runs.csv: run 'c' is in row 3, row 4, although most runs have one row; give each run its own name, or number",
-    ),
-    "sorted from the last step to the first": (
-        [("a", 8, 256, step, 4 - step / 1e4) for step in (3000, 2000, 1000)], ("Name", *SHAPE),
-        "runs.csv: run 'a' goes back from step 3000 (row 1) to 2000 (row 2); if it restarted, delete the rows",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED_NAMES)
-def test_a_name_of_what_may_be_two_runs_is_refused(here, case):
-    rows, columns, message = REFUSED_NAMES[case]
-    assert told(rows, columns)[0].startswith(message)
-
-
 def test_a_column_of_names_needs_no_flag(here):
     named = [(name, *row[1:]) for name, row in zip("abc", TWO, strict=True)]
     assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]

@@ -13,16 +13,20 @@ from routelaws.accelerated.errors import InputError
 from routelaws.accelerated.inspection.foreign_traces import read_recorded
 from routelaws.accelerated.tables.accuracies import read_accuracies, read_guess_rates
 from routelaws.accelerated.tables.table import read_table
+from routelaws.accelerated.tables.trackers.convert import convert_runs
 from routelaws.accelerated.training.configuration import from_mapping
 from routelaws.accelerated.training.runs.result_rows import read_rows, routing_options, schedule_words
 from routelaws.accelerated.training.sweeps.grid import read_grid
 from routelaws.accelerated.training.tasks import read_task
 from routelaws.reference.accounting import count
 
+RUNS = {"hyper_id": "Name", "num_experts": "E", "loss_validation": "val/loss", "step": "_step"}
+SET = {"router_type": "Top-K", "k": "1", "num_blocks": "8", "num_heads": "8"}
 READERS = {
     "table": read_table, "accuracies": read_accuracies, "rates": read_guess_rates,
     "results": read_rows, "grid": lambda path: read_grid(str(path)), "task": read_task,
     "config": model_in, "routing": lambda path: read_recorded(path, None),
+    "runs": lambda path: convert_runs(path, path.with_name("converted.csv"), RUNS, SET),
 }  # fmt: skip
 
 
