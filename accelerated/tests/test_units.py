@@ -61,23 +61,6 @@ def test_a_type_of_numbers_has_the_bits_of_its_name(name):
     assert number_bytes_of(name) == bits / 8
 
 
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("1,2B", "has a comma"), ("20,000,000", "has a comma"), ("M", "is not an amount"), ("-4M", "is not an amount"),
-        ("4.6MM", "unit MM is not known"), ("4_6M", "unit _6M is not known"), ("4.6\u041c", "unit \u041c is not known"),
-        ("\u0664M", "is not an amount"), ("1e30M", "is more than 1e+18"), ("0.1", "is less than 1"),
-        ("1e999M", "is more than 1e+18"), ("1e-999999999M", "is less than 1"), ("1GB", "unit GB is not known"),
-        ("4.6M" + "x" * 999, "unit"), ("", "is not an amount"),
-    ],
-)  # fmt: skip
-def test_what_is_no_amount_is_one_line(text, reason):
-    needed = "give parameters, such as 1e9, 370M or 4.6B"
-    with pytest.raises(InputError, match=rf"--n .*:? {re.escape(reason)}.*; {needed}$") as said:
-        parameters_of(text)
-    assert str(said.value).isprintable() and len(str(said.value)) < 200
-
-
 HEADER = "run,step,num_experts,dense_parameter_count,tokens,flops_per_step,loss_validation\n"
 
 

@@ -77,6 +77,7 @@ def tables(text_file, tmp_path, monkeypatch):
     for command in (downstream, plan, predict, reproduce):  # errors in flags need no table
         name = "released_table" if command is downstream else "released_runs"
         monkeypatch.setattr(command, name, lambda *_: pytest.fail("a table was fetched"))
+    monkeypatch.setenv("ROUTELAWS_CACHE", str(tmp_path / "cache"))  # each tokenizer is trained here
     monkeypatch.chdir(tmp_path)
 
 
