@@ -165,8 +165,8 @@ class Approved:
     """Compare outputs of commands with approved files: `approved(name, said)` fails if they differ.
 
     Words and whole numbers must be equal. Other numbers may differ by `share` of themselves, or by a unit of their last
-    digit if this is more. Blanks and the lines of tables are ignored. `make approve` rewrites the files that differ.
-    Read the diff of git line by line.
+    digit if this is more; not if `share` is None. Blanks and the lines of tables are ignored. `make approve` rewrites
+    the files that differ. Read the diff of git line by line.
     """
 
     def figures(self, name: str, figures: dict, share: float = 1e-3) -> None:
@@ -177,10 +177,10 @@ class Approved:
         its line there and `make approve`.
         """
         cases = re.findall(r"^\$ (.*)$", (FILES / name).read_text(encoding="utf-8"), re.MULTILINE)
-        self(name, "".join(f"$ {case}\n{answer(case)}\n" for case in cases), 0)
+        self(name, "".join(f"$ {case}\n{answer(case)}\n" for case in cases), None)
         return cases
 
-    def __call__(self, name: str, said, share: float = 1e-6) -> None:
+    def __call__(self, name: str, said, share: float | None = 1e-6) -> None:
         path = FILES / name
         said = said if isinstance(said, str) else json_text(rounded(said)) + "\n"
         wanted = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -192,7 +192,7 @@ class Approved:
             shown = "\n".join(different[:60])
             pytest.fail(f"{path.name}: approved (-), but said now (+); make approve writes it\n{shown}", pytrace=False)
 
-    def differing(self, wanted: str, said: str, share: float) -> list[str]:
+    def differing(self, wanted: str, said: str, share: float | None) -> list[str]:
         if wanted == said:
             return []
         before, after = wanted.splitlines(), said.splitlines()
@@ -211,9 +211,9 @@ def words(line: str) -> str:
     return " ".join(FRAME.sub(" ", NUMBER.sub("0", line)).split())
 
 
-def close(wanted: str, said: str, share: float) -> bool:
+def close(wanted: str, said: str, share: float | None) -> bool:
     texts = [text.replace(",", "") for text in (wanted, said)]
-    if texts[0] == texts[1] or all(text.lstrip("+-").isdigit() for text in texts):
+    if texts[0] == texts[1] or share is None or all(text.lstrip("+-").isdigit() for text in texts):
         return texts[0] == texts[1]
     if texts[0].lstrip("+-.0123456789e") != texts[1].lstrip("+-.0123456789e"):  # K, M, B, T
         return False
