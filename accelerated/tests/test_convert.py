@@ -259,26 +259,6 @@ def test_a_blank_router_of_one_expert_is_dense(converted):
     assert "router_type: Dense, since num_experts is 1, in 6 of 36 rows" in remarks
 
 
-@pytest.mark.parametrize(("names", "ids"), [
-    (["001", "1"], [0, 1]), (["12e5", "1200000"], [0, 1]), (["3", "7"], [3, 7]), (["7", "7.0"], [7, 7]),
-])  # fmt: skip
-def test_names_that_are_one_number_are_two_runs(converted, names, ids):
-    rows = [{"run": name, "step": i, "E": 8, "N": 1e7, "loss": 3 - i} for i, name in enumerate(names)]
-    columns = {"hyper_id": "run", "num_experts": "E", "dense_parameter_count": "N", "loss_validation": "loss"}
-    assert converted(rows, columns, {"router_type": "Top-K"})[0]["hyper_id"].tolist() == ids
-
-
-@pytest.mark.parametrize("text", ["inf", "-Infinity", "diverged", "OOM"])
-def test_a_loss_that_is_no_number_has_a_remedy(save, tmp_path, text):
-    path = save([{"run": "a", "val": 3, "c4": 3.2}, {"run": "b", "val": text, "c4": 8.1}])
-    columns = {"hyper_id": "run", "loss_validation": "val", "loss_c4": "c4"}
-    constants = {"num_experts": "1", "dense_parameter_count": "1e7"}
-    with pytest.raises(InputError, match=f"\n  if these runs diverged, add --map loss_validation:{text}=NaN$"):
-        convert_runs(path, tmp_path / "t.csv", columns, constants)
-    values = {f"loss_validation:{text}": "NaN"}
-    assert convert_runs(path, tmp_path / "t.csv", columns, constants, values=values).runs == 2
-
-
 def test_dense_runs_without_a_number_of_experts_have_a_remedy(save, tmp_path):
     for text in ("", "0"):
         rows = [row | {"E": text if row["E"] == 1 else str(row["E"])} for row in make_runs()]

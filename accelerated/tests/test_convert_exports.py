@@ -91,16 +91,6 @@ def test_every_example_of_the_page_does_what_it_says(here, capsys):
 # Weights & Biases
 
 
-def test_a_panel_becomes_rows(here):
-    frame, remarks = converted(panel("panel.csv"))
-    assert frame["hyper_id"].tolist() == [0, 0, 1, 1, 2, 2] and frame["step"].tolist() == [1000, 2000] * 3
-    assert frame["loss_validation"].tolist() == [3.5, 3.25, 4.5, 4.25, 5.5, 5.25]
-    assert frame["num_experts"].tolist() == [1, 1, 8, 8, 1, 1] and frame["d_model"].tolist() == [256] * 4 + [512] * 2
-    assert frame["router_type"].tolist() == ["Dense", "Dense", "Top-K", "Top-K", "Dense", "Dense"]
-    assert "hyper_id: 3 runs, numbered by name in the order of the rows" in remarks
-    assert not any("__MIN" in remark for remark in remarks)
-
-
 def test_panels_of_the_same_runs_are_put_together(here):
     fine = {run: {step: 9.0 for step in range(500, 2001, 500)} for run in RUNS}
     paths = [panel("train.csv", "train/loss", fine), panel("val.csv")]
@@ -132,33 +122,10 @@ def test_a_panel_of_means_is_said(here):
     )
 
 
-def test_a_panel_over_tokens(here):
-    frame, _ = converted(panel("panel.csv", axis="seen"), LOSS | {"tokens": "seen"})
-    assert frame["tokens"].tolist() == [1000, 2000] * 3 and frame["step"].tolist() == [1000, 2000] * 3
-
-
 def test_names_of_runs_with_a_dash_between_spaces(here):
     write("sizes.csv", [("run", "num_experts", "d_model", "num_blocks", "num_heads"), ("a - b", 1, 256, 8, 8)])
     frame, _ = converted(panel("panel.csv", losses={"a - b": {5: 3.0}}))
     assert frame["loss_validation"].tolist() == [3.0]
-
-
-def test_a_table_of_runs_whose_cells_hold_dictionaries(here):
-    header = ["", "summary", "config", "name"]
-    rows = [
-        [0, "{'val/loss': 3.5, 'lr': nan, '_step': 9}", "{'model': {'d': 256}, 'E': 1}", "small"],
-        [1, "{'val/loss': 3.25, '_step': 9}", "{'model': {'d': 256}, 'E': 8, 'note': 'nan'}", "wide"],
-    ]
-    columns = {"hyper_id": "name", "step": "summary._step", "loss_validation": "summary.val/loss"}
-    columns |= {"num_experts": "config.E", "d_model": "config.model.d"}
-    constants = SET | {"num_blocks": "8", "num_heads": "8"}
-    convert_runs(write("api.csv", [header, *rows]), "table.csv", columns, constants)
-    frame = read_table("table.csv")
-    assert frame["loss_validation"].tolist() == [3.5, 3.25] and frame["num_experts"].tolist() == [1, 8]
-    Path("table.csv").unlink()
-    rows[1][2] = "{'E': open('x')}"
-    message = refused(write("api.csv", [header, *rows]), columns)
-    assert "api.csv: row 2, column config: \"{'E': open('x')}\"; needed: a Python dictionary" in message
 
 
 def test_the_history_of_runs_by_the_api(here):
@@ -178,16 +145,6 @@ def test_the_history_of_runs_by_the_api(here):
         own = [{name: row[name] for name in row if name != "run"} for row in rows if row["run"] == run]
         Path(f"{run}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
     pandas.testing.assert_frame_equal(converted(["dense-256.jsonl", "moe8-256.jsonl"])[0], frame)
-
-
-@pytest.mark.parametrize(("count", "more"), [(1, ""), (12, " and 2 more")])
-def test_runs_that_did_not_end_are_named(here, count, more):
-    rows = [("Name", "State", "E", "d", "val"), ("a", "finished", 1, 256, 3.5)]
-    rows += [(f"b{i}", "crashed", 8, 256, 3.25) for i in range(count)]
-    columns = {"hyper_id": "Name", "num_experts": "E", "d_model": "d", "loss_validation": "val"}
-    done = convert_runs(write("runs.csv", rows), "t.csv", columns, SET | {"num_blocks": "8", "num_heads": "8"})
-    listed = ", ".join(f"b{i} (crashed)" for i in range(min(count, 10))) + more
-    assert done.remarks[0] == f"not finished, by the column State: {listed}; their rows are kept like all others"
 
 
 # TensorBoard's CSV
@@ -430,101 +387,18 @@ def test_what_is_wrong_in_one_of_several_tables_is_named_with_its_own_row(here):
     )
 
 
-# What is one run
-
-
-RUN_COLUMNS = {"num_experts": "E", "loss_validation": "val/loss", "step": "_step"}
-
-
-def of_runs(*rows, columns=("Name", "E", "d_model", "_step", "val/loss"), path="runs.csv", name="Name") -> tuple:
-    return write(path, [columns, *rows]), RUN_COLUMNS | ({"hyper_id": name} if name else {})
-
-
-def told(rows, columns, name="Name", **more):
-    """Return the runs by number and the remarks of a conversion, or its error message."""
-    runs, mapped = of_runs(*rows, columns=columns, name=name)
-    constants = SET | {"num_blocks": "8", "num_heads": "8"}
-    try:
-        done = convert_runs(runs, "table.csv", mapped, constants, **more)
-    except InputError as error:
-        return str(error), []
-    frame = read_table("table.csv")
-    Path("table.csv").unlink()
-    return frame["hyper_id"].tolist(), done.remarks
-
-
-SHAPE = ("E", "d_model", "_step", "val/loss")
-TWO = (("moe8", 8, 256, 2000, 3.30), ("moe8", 8, 256, 1990, 3.36), ("dense", 1, 256, 2000, 3.41))
-
-
-def marked(column: str, *cells) -> tuple:
-    return [(row[0], cell, *row[1:]) for row, cell in zip(TWO, cells, strict=True)], ("Name", column, *SHAPE)
-
-
-@pytest.mark.parametrize(
-    ("column", "cells"),
-    [
-        ("ID", ("k3f", "9xa", "77b")), ("run_id", ("0a", "0b", "0c")), ("Created", ("01-02", "01-03", "01-04")),
-        ("run.hash", ("f1", "f2", "f3")), ("start_time", ("1", "2", "3")), ("sys/id", ("A-1", "A-2", "A-3")),
-    ],
-)  # fmt: skip
-def test_an_id_shows_a_name_of_two_runs(here, column, cells):
-    message, _ = told(*marked(column, *cells))
-    assert message.startswith(f"runs.csv: run 'moe8' is in rows 1, 2, which are several runs by the column {column}; ")
-    assert f"add --columns hyper_id={column}; if the rows are evaluations of one run, delete the column" in message
-    assert told(*marked(column, *cells), name=column)[0] in ([0, 1, 2], [1, 2, 3])
-    rising = [TWO[1], TWO[0], TWO[2]]
-    same = [(row[0], cell, *row[1:]) for row, cell in zip(rising, (cells[0], cells[0], cells[2]), strict=True)]
-    assert told(same, ("Name", column, *SHAPE))[0] == [0, 0, 1]
-
-
-def test_a_column_of_names_needs_no_flag(here):
-    named = [(name, *row[1:]) for name, row in zip("abc", TWO, strict=True)]
-    assert told(named, ("Name", *SHAPE), name=None)[0] == [0, 1, 2]
-
-
-def test_a_history_of_several_runs_is_one_run_a_name(here):
-    rows = [
-        (run, "eval", e, 256, step, 4 - step / 1e4) for run, e in (("a", 8), ("b", 1)) for step in (1000, 2000, 3000)
-    ]
-    runs, _ = told([*rows, rows[-1]], ("Name", "state", *SHAPE))
-    assert runs == [0, 0, 0, 1, 1, 1]
-
-
 # Runs that restarted
 
 
 BACK = [(1000, 3.5), (2000, 3.25), (3000, 3.1), (1500, 3.4), (2500, 3.2)]
 """Steps and losses in logging order: a run that went back to step 1500."""
 
-RESTARTED = (
-    "restarted from an earlier step: {} from step 1500 (2 rows); the earlier rows at or after this step are left out"
-)
 
-
-def history(path, rows, clock=True, timeless=(), **more) -> str:
-    """Write the history of a run, as JSON lines or as CSV. The `timeless` rows have no time."""
-    rows = [{"_step": step, "val/loss": loss} | more for step, loss in rows]
-    times = [{"_timestamp": "" if i in timeless else 1.7e9 + i, "_runtime": i} for i in range(len(rows))]
-    rows = [row | time for row, time in zip(rows, times, strict=True)] if clock else rows
-    if str(path).endswith(".csv"):
-        return write(path, [list(rows[0]), *(row.values() for row in rows)])
+def history(path, rows, **more) -> str:
+    """Write the history of a run as JSON lines."""
+    rows = [{"_step": step, "val/loss": loss, "_timestamp": 1.7e9 + i} | more for i, (step, loss) in enumerate(rows)]
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-@pytest.mark.parametrize("clock", [True, False], ids=["with time", "without time"])
-@pytest.mark.parametrize("name", ["run", "name", None])
-def test_the_branch_that_a_history_abandoned_is_left_out(here, clock, name):
-    path = history("moe8-256.jsonl", BACK, clock, **({name: "moe8-256"} if name else {}))
-    frame, remarks = converted(path)
-    assert frame["step"].tolist() == [1000, 1500, 2500] and frame["loss_validation"].tolist() == [3.5, 3.4, 3.2]
-    assert remarks[0].startswith(f"{path}: {RESTARTED.format('moe8-256')}")
-
-
-def test_rows_of_all_branches_that_a_history_abandoned_are_counted(here):
-    frame, remarks = converted(history("moe8-256.jsonl", [*BACK, (1200, 3.45)]))
-    assert frame["step"].tolist() == [1000, 1200] and "moe8-256 from step 1200 (4 rows)" in remarks[0]
 
 
 def test_a_column_that_is_named_for_the_runs_of_a_log_goes_before_their_names(here):
@@ -533,53 +407,6 @@ def test_a_column_that_is_named_for_the_runs_of_a_log_goes_before_their_names(he
     convert_runs(paths, "table.csv", LOSS | {"hyper_id": "trial"}, constants)
     frame = read_table("table.csv")
     assert frame["hyper_id"].tolist() == [7, 7, 3, 3] and frame["run"].tolist() == ["7", "7", "3", "3"]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_a_history_that_restarts_at_a_step_that_it_has_keeps_the_later_row(here, kind):
-    path = history(f"moe8-256.{kind}", [*BACK[:3], (2000, 3.3)])
-    constants = SET | {"num_experts": "8", "dense_parameter_count": "1e6"}
-    done = convert_runs(path, "table.csv", LOSS | ({"step": "_step"} if kind == "csv" else {}), constants)
-    assert read_table("table.csv")["loss_validation"].tolist() == [3.5, 3.3]
-    assert "moe8-256 from step 2000 (2 rows)" in done.remarks[0]
-
-
-@pytest.mark.parametrize("timeless", [[0], [1], [3], [0, 1, 2, 3]])
-def test_a_history_with_a_row_without_a_time_keeps_its_order(here, timeless):
-    frame, remarks = converted(history("moe8-256.jsonl", BACK, timeless=timeless))
-    assert frame["loss_validation"].tolist() == [3.5, 3.4, 3.2] and "moe8-256 from step 1500 (2 rows)" in remarks[0]
-
-
-def test_two_runs_of_one_name_in_a_history_are_refused(here):
-    """The second run also goes back in time. A column of ids can name them."""
-    two = [{"run": "moe8-256", "_step": step, "_timestamp": start + step, "val/loss": 3.5} for start in (1e6, 1e5)
-           for step in (1000, 2000)]  # fmt: skip
-    for i, row in enumerate(two):
-        row["_step"] += i
-    Path("two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in two))
-    assert refused("two.jsonl") == (
-        "two.jsonl: run 'moe8-256' goes back from step 2001 (row 2) to 1002 (row 3) and back in time, so two runs share"
-        " this name; needed: a name for each run"
-    )
-    for i, row in enumerate(two):
-        row["id"] = "ab"[i // 2]
-    Path("two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in two))
-    assert refused("two.jsonl").startswith("two.jsonl: run 'moe8-256' is in rows 1, 2, 3, 4, which are several runs by")
-    write("ids.csv", [("run", "num_experts", "dense_parameter_count"), *((i, 8, 1e6) for i in "ab")])
-    assert converted("two.jsonl", LOSS | {"hyper_id": "id"}, config="ids.csv")[0]["hyper_id"].tolist() == [0, 0, 1, 1]
-
-
-def test_a_history_sorted_by_step_is_read_by_its_time(here):
-    rows = sorted(zip(BACK, range(len(BACK)), strict=True))
-    lines = [{"_step": step, "_timestamp": 1.7e9 + i, "val/loss": loss} for (step, loss), i in rows]
-    Path("moe8-256.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    assert converted("moe8-256.jsonl")[0]["loss_validation"].tolist() == [3.5, 3.4, 3.2]
-
-
-def test_the_branch_that_a_metric_of_tensorboard_abandoned_is_left_out(here):
-    frame, remarks = converted(scalars("run-moe8-256-tag-val.csv", BACK), {"loss_validation": "val"})
-    assert frame["loss_validation"].tolist() == [3.5, 3.4, 3.2]
-    assert remarks[0].startswith(f"run-moe8-256-tag-val.csv: {RESTARTED.format('moe8-256')}")
 
 
 def twice_in_an_event_file(rows) -> str:
@@ -664,9 +491,3 @@ def test_sessions_that_start_at_a_step_are_those_of_tensorboard(here):
     kept = [event.step for event in theirs.Tensors("val/loss")] if "val/loss" in theirs.Tags()["tensors"] else []
     kept = kept or [event.step for event in theirs.Scalars("val/loss")]
     assert found["step"].tolist() == kept == [1000]
-
-
-def test_rows_without_a_name_are_no_table(here):
-    Path("empty.jsonl").write_text("{}\n{}\n")
-    with pytest.raises(InputError, match="empty.jsonl: every row is empty"):
-        converted("empty.jsonl")

@@ -22,6 +22,8 @@ VALIDATION = {"loss_validation": "val_loss"}
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    sizes = [("dense-256", 1, 256), ("moe8-256", 8, 256), ("dense-512", 1, 512)]
+    save("sizes.csv", ("run", "num_experts", "d_model", "num_blocks", "num_heads"), *((*size, 8, 8) for size in sizes))
 
 
 def save(path: str, *rows) -> str:
@@ -47,19 +49,20 @@ def converted(runs, columns=VALIDATION, constants=SET, loss="loss_validation", *
 
 def test_each_log_of_one_file_has_its_approved_table(approved, capsys):
     """A case has a name, the file and flags of `convert`, and the content with ↵ for the end of a line. Its answer has
-    the remarks or the error, and the table. Both leave out the settings of `SET`.
+    the remarks or the error, and the table. Without --set, the case has the settings of `SET`, which are left out.
     """
 
     def answer(case: str) -> str:
         _, command, content = case.split(" | ")
         file, *flags = shlex.split(command)
         Path(file).write_text(content.replace("↵", "\n"), encoding="utf-8")
-        settings = [] if "--set" in flags else ["--set", *map("=".join, SET.items())]
-        code = main(["convert", file, "--out", "out.csv", *flags, *settings])
+        settings = {} if "--set" in flags else SET
+        more = ["--set", *map("=".join, settings.items())] * bool(settings)
+        code = main(["convert", file, "--out", "out.csv", *flags, *more])
         lines = [line for line in capsys.readouterr().err.splitlines() if not line.endswith(", by --set")]
         if code == 0:
             table = pandas.read_csv("out.csv", dtype=str, keep_default_na=False)
-            lines += table.drop(columns=[*SET], errors="ignore").to_csv(index=False).splitlines()
+            lines += table.drop(columns=[*settings], errors="ignore").to_csv(index=False).splitlines()
             Path("out.csv").unlink()
         return "\n".join(lines)
 
