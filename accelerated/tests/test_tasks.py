@@ -140,6 +140,18 @@ def test_what_just_fills_the_window_is_not_cut():
     ]
 
 
+def test_a_model_without_likelihoods_has_no_accuracy():
+    """NumPy's argmax returns the first NaN, so a question whose first choice is right would count as answered."""
+    questions = [Question("a", ("b", "c"), 0, 1), Question("x", ("y", "z"), 0, 4)]
+
+    def score(windows):
+        bad = (windows == ord("x")).any(axis=1, keepdims=True)
+        return np.where(bad, np.nan, -1.0 * windows[:, 1:]), windows[:, 1:] < 0
+
+    with pytest.raises(InputError, match="quiz, line 4: a log-likelihood is NaN"):
+        score_questions(questions, lambda text: [*map(ord, text)], score, 2, 4, "quiz")
+
+
 def test_accuracies_by_hand():
     """Three choices: the first is best by the sum, the second per token, the third per character."""
     questions = [Question("", ("ab", "abcd", "abcdefghi"), answer, answer + 1) for answer in (0, 1, 2, 2)]

@@ -157,6 +157,9 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
         score: a function from windows [b, S + 1] to (log-probability of each token after the first [b, S], whether this
             token is the most likely [b, S]).
         batch: b, number of windows in a batch.
+
+    Raises:
+        InputError: a choice has too many tokens, or its log-likelihood is NaN, which `np.argmax` ranks first.
     """
     windows, places = [], []
     for question in questions:
@@ -179,7 +182,14 @@ def score_questions(questions, encode, score, length: int, batch: int, where) ->
         Scores(float(np.sum(row[start:stop], dtype=np.float64)), stop - start, bool(np.all(most[start:stop])), cut)
         for row, most, (start, stop, cut) in zip(likely, best, places, strict=False)
     )
-    return [[next(scores) for _ in question.choices] for question in questions]
+    scored = [[next(scores) for _ in question.choices] for question in questions]
+    for question, question_scores in zip(questions, scored, strict=True):
+        if any(math.isnan(item.log_likelihood) for item in question_scores):
+            raise InputError(
+                f"{where}, line {question.line}: a log-likelihood is NaN, so the model has no accuracy; use weights "
+                "whose logits are finite"
+            )
+    return scored
 
 
 def summary(questions: list[Question], scores: list[list[Scores]]) -> dict:
