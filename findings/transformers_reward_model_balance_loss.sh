@@ -37,7 +37,9 @@ sizes = dict(
 ids = torch.randint(2, 64, (4, 16), generator=torch.Generator().manual_seed(0))
 first, second = torch.zeros(4, dtype=torch.long), torch.ones(4, dtype=torch.long)
 LABELS = {
-    "CausalLM": {"labels": ids}, "SequenceClassification": {"labels": second}, "TokenClassification": {"labels": ids % 2},
+    "CausalLM": {"labels": ids},
+    "SequenceClassification": {"labels": second},
+    "TokenClassification": {"labels": ids % 2},
     "QuestionAnswering": {"start_positions": first, "end_positions": second},
 }
 
@@ -91,7 +93,7 @@ tokens = torch.tensor(tokenizer(texts)["input_ids"])
 output = with_loss.model(input_ids=tokens, output_router_logits=True)
 loads = [torch.bincount(logits.topk(2).indices.ravel(), minlength=8) for logits in output.router_logits]
 busiest = max(float(load.max() / load.float().mean()) for load in loads)
-print(f"RewardTrainer: the same weights with the coefficient 100: {same}; largest load over mean load above 1.5: {busiest > 1.5}")
+print(f"RewardTrainer: the same weights with the coefficient 100: {same}; largest load > 1.5 x mean: {busiest > 1.5}")
 PYTHON
 export HF_HUB_OFFLINE=1 HF_HOME="$folder/home"
 seen=$("$folder/venv/bin/python" -W ignore "$folder/reward.py" "$folder/run" 2> "$folder/errors" | grep -v "^{" ||
@@ -101,6 +103,6 @@ wanted=$(for name in Mixtral Qwen2Moe Qwen3Moe GptOss MiniMax Phimoe; do
   case "$name" in GptOss) heads=${heads%, *} ;; Phimoe) heads=${heads%%, *} ;; esac
   echo "$name: the balance loss is in CausalLM, not in $heads"
 done
-echo "RewardTrainer: the same weights with the coefficient 100: True; largest load over mean load above 1.5: True")
+echo "RewardTrainer: the same weights with the coefficient 100: True; largest load > 1.5 x mean: True")
 printf '%s\n' "$seen"
 [ "$seen" = "$wanted" ] || { echo "the behaviour has changed"; exit 1; }
