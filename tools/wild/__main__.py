@@ -8,45 +8,26 @@ ask.py), such as those of two releases of a library. This needs a network and 2 
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import scoreboard
-from folders import install, pins
+from folders import HERE, answer, pins
 from pairs import RUNTIMES
 
-HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "docs" / "wild" / "results.json"
 LIMIT = 3600
 """Seconds for one library."""
-
-
-def ask(library: str, cache: Path) -> list[dict]:
-    """Return the rows of a library. If its process fails, return [] and print the reason."""
-    folders = [install(name, cache) for name in ("torch", library) if name in pins()]
-    path = os.pathsep.join(map(str, reversed(folders)))
-    environment = os.environ | {"PYTHONPATH": path, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "rows.json"
-        command = [sys.executable, "-W", "ignore", str(HERE / "ask.py"), library, str(file)]
-        done = subprocess.run(command, env=environment, timeout=LIMIT, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            print(f"{library}: no rows, exit code {done.returncode}", file=sys.stderr)
-            return []
-        return json.loads(file.read_text("utf-8"))
 
 
 def merged(old: dict, answers: dict[str, list[dict]]) -> dict:
     """Return the results, with the rows and changes of answered libraries replaced."""
     rows = [row for row in old["rows"] if not answers.get(row["library"])]
     changes = dict(old["changes"])
-    for library, answer in answers.items():
-        if answer:
-            rows += answer
-            changes[library] = scoreboard.changes([row for row in old["rows"] if row["library"] == library], answer)
+    for library, found in answers.items():
+        if found:
+            rows += found
+            changes[library] = scoreboard.changes([row for row in old["rows"] if row["library"] == library], found)
     return {
         "changes": {library: lines for library, lines in sorted(changes.items()) if lines},
         "rows": sorted(rows, key=lambda row: (row["library"], row["function"])),
@@ -78,8 +59,7 @@ def main() -> int:
         print("\n".join(compared(*flags.compare)) or "nothing changed")
         return 0
     libraries = [] if flags.page else flags.libraries or every
-    cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
-    answers = {library: ask(library, cache) for library in libraries}
+    answers = {library: answer("ask.py", [library], [library], LIMIT) or [] for library in libraries}
     results = merged(json.loads(RESULTS.read_text("utf-8")), answers)
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
     scoreboard.write(results)

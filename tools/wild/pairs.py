@@ -8,17 +8,13 @@ Each pair runs in a process of its own, with the libraries of pins.txt.
 
 import argparse
 import json
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from folders import install, pins
+from folders import HERE, answer, renew
 from scoreboard import table
 
-HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[1] / "docs" / "wild"
 MARKS = "<!-- pairs: written by make parity -->", "<!-- end of pairs -->"
 LIMIT = 900
@@ -95,35 +91,15 @@ def compare(first: str, second: str, file: str) -> None:
     Path(file).write_text(json.dumps(result), "utf-8")
 
 
-def asked(first: str, second: str, cache: Path, file: Path) -> dict | None:
-    """Compare a pair in a process of its own. If it fails, return None and print the reason."""
-    names = dict.fromkeys(["torch", *(name.partition(":")[0] for name in (first, second))])
-    folders = [install(name, cache) for name in names if name in pins()]
-    path = os.pathsep.join(map(str, reversed(folders)))
-    environment = os.environ | {"PYTHONPATH": path, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(HERE / "pairs.py"), "--pair", first, second, str(file)]
-    try:
-        done = subprocess.run(command, env=environment, timeout=LIMIT, stdout=subprocess.DEVNULL, check=False)
-        code = done.returncode
-    except subprocess.TimeoutExpired:
-        code = f"more than {LIMIT} s"
-    if code:
-        print(f"{first} and {second}: no row, {code}", file=sys.stderr)
-        return None
-    return json.loads(file.read_text("utf-8"))
-
-
 def page(rows: list[dict]) -> None:
-    """Write the generated part of parity.md between its marks."""
-    path = FOLDER / "parity.md"
-    head, _, rest = path.read_text("utf-8").partition(MARKS[0])
+    """Write the generated part of parity.md."""
     words = [row["verdict"] for row in rows]
     counts = ", ".join(f"{words.count(word)} {word}" for word in ("same", "differs", "defect") if word in words)
     programs = {version(each).partition(" ")[0] for row in rows for each in row["backends"]}
     lines = [cells(row) for row in rows]
     head_of = ["A", "B", "verdict", "random: same set", "ties: same set", "random: gates", "random: outputs", "causes"]
     text = f"{len(rows)} pairs of {len(programs)} programs: {counts}.\n\n{table(head_of, lines)}"
-    path.write_text(f"{head}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{rest.partition(MARKS[1])[2]}", "utf-8")
+    renew(FOLDER / "parity.md", MARKS, text)
 
 
 def version(side: dict) -> str:
@@ -152,14 +128,12 @@ def main() -> int:
     chosen = [pair for pair in PAIRS if not flags.words or any(word in name for word in flags.words for name in pair)]
     results = FOLDER / "parity.json"
     rows = {tuple(side["name"] for side in row["backends"]): row for row in json.loads(results.read_text("utf-8"))}
-    cache = Path(os.environ.get("ROUTELAWS_WILD", Path.home() / ".cache" / "routelaws-wild"))
     complete = True
-    with tempfile.TemporaryDirectory() as scratch:
-        for pair in [] if flags.page else chosen:
-            row = asked(*pair, cache, Path(scratch) / "row.json")
-            rows, complete = rows | ({pair: row} if row else {}), complete and row is not None
-            ordered = [rows[pair] for pair in PAIRS if pair in rows]
-            results.write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
+    for pair in [] if flags.page else chosen:
+        row = answer("pairs.py", ["--pair", *pair], [name.partition(":")[0] for name in pair], LIMIT)
+        rows, complete = rows | ({pair: row} if row else {}), complete and row is not None
+        ordered = [rows[pair] for pair in PAIRS if pair in rows]
+        results.write_text(json.dumps(ordered, indent=1) + "\n", "utf-8")
     page([rows[pair] for pair in PAIRS if pair in rows])
     return 0 if complete else 1
 

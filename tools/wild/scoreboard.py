@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from folders import renew
+
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "wild"
 MARKS = "<!-- scoreboard: written by make wild -->", "<!-- end of scoreboard -->"
 READ = {
@@ -55,16 +57,12 @@ CELLS = ("verdict", "design, or the nearest", "first difference", "ties", "loss 
 
 
 def write(results: dict) -> None:
-    """Write the generated part of the page between its marks."""
-    path = FOLDER / "README.md"
-    text = path.read_text("utf-8")
-    head, _, rest = text.partition(MARKS[0])
-    tail = rest.partition(MARKS[1])[2]
+    """Write the generated part of the page."""
     rows = results["rows"]
     lines = [f"* {library} {line}" for library, lines in sorted(results["changes"].items()) for line in lines]
     parts = [counts(rows), scoreboard(rows), defects(), coefficients(rows)]
     parts += ["\n".join(["### Changes since the last run of each library\n", *(lines or ["* none"])])]
-    path.write_text(f"{head}{MARKS[0]}\n\n" + "\n\n".join(parts) + f"\n\n{MARKS[1]}{tail}", "utf-8")
+    renew(FOLDER / "README.md", MARKS, "\n\n".join(parts))
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
