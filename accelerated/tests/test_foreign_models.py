@@ -363,19 +363,6 @@ def test_loads_of_a_law_and_of_a_trace(mixtral, capsys):
     assert "no expert chose them; use a trace of this model, with an expert in each routed block" in line
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--loads", "11"], "is no file and no exponent from 0 to 10"),
-    (["--mesh", "model=8"], "AXIS is one of data, tensor, pipeline, expert, expert_tensor"),
-    (["--batch-size", "0"], "--batch-size 0 is out of range; use 1 or more"),
-    (["--devices", "37"], "--devices 37: no mesh has this size"),
-    (["--experts", "8"], "Unknown option: --experts"),
-])  # fmt: skip
-def test_wrong_flags_are_one_line(mixtral, capsys, flags, message):
-    more = ["--batch-size", "4", *flags] if flags[0] == "--devices" else flags
-    line = said(capsys, mixtral, *more, code=2)
-    assert message in line and line.count("\n") == 1
-
-
 def test_every_entry_of_the_tables_is_used():
     assert {part for part, *_ in EXTRA.values()} <= {*PARTS}
     assert {*EXTRA} == {extra for family in FAMILIES.values() for extra in family.extra}

@@ -97,10 +97,6 @@ def test_a_break_even_is_where_both_largest_models_have_one_loss(path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--hours", "1"], "--hours and --throughput need each other"),
-        (["--hours", "1", "--flops", "1e20", "--throughput", "{path}"], "--flops --hours cannot be used together"),
-        (["--hours", "0", "--throughput", "{path}"], "--hours 0 is out of range"),
-        (["--hours", "1", "--throughput", "{path}", "--inference-tokens", "1B"], "--inference-tokens 1B: --hours"),
         (["--hours", "1e-6", "--throughput", "{path}"], "takes .* seconds for 3.28e"),
         (["--hours", "1", "--throughput", "{other}"], "no timed step has the router S-Base; known: Dense, Hash"),
         (["--hours", "1", "--throughput", "{mixed}"], "use runs of one batch_size and sequence_length"),

@@ -37,6 +37,9 @@ TABLES = {
     "moved.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,3,Hash,8,1e7,3\n",
     "shares.csv": HEAD + ",k,routing_frequency,dropped_fraction,flop_increase,seed\n1,2,Hash,4,1e7,3,9,2,-1,0,1.5\n",
     "same.csv": HEAD + "\n1,2,Hash,4,1e7,3\n1,2,Hash,4,1e7,2\n",
+    "mixtral.json": '{"model_type": "mixtral", "hidden_size": 4096, "vocab_size": 32000, "num_hidden_layers": 32, '
+    '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, '
+    '"num_experts_per_tok": 2}',
     "many.csv": HEAD + "\n0,0,Mine,2097152,1e7,3\n",
 }
 NAMED_TABLES = {
