@@ -3,9 +3,9 @@
 #
 # A linear model trains for 200 steps on 64 examples, in one batch or in n batches with `gradient_accumulation_steps=n`.
 # The weights are the same, and so is their loss, 0.009. With `use_ema=True` and `ema_momentum=0.99`, the loss of the
-# average is 0.80 for n = 1, 0.12 for n = 2, 0.026 for n = 4 and 0.014 for n = 8. The average is one over about 100 steps
-# for n = 1, and over 100 / n steps otherwise. Nothing warns. `fit` ends with the average as the weights, so two models
-# that differ only in the batch that fits in memory end with different losses.
+# average is 0.80 for n = 1, 0.12 for n = 2, 0.026 for n = 4 and 0.014 for n = 8. It averages about 100 steps for n = 1,
+# and 100 / n steps otherwise. Nothing warns. `fit` ends with the average as the weights, so two models that differ only
+# in the batch that fits in memory end with different losses.
 #
 # Cause: the optimizer updates the average after each batch, also where it only accumulates the gradient. The rate and
 # the bias correction of Adam count steps. Use `ema_momentum ** (1 / n)`; the losses then agree within 2 %.
