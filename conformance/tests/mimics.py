@@ -100,10 +100,6 @@ def in_two_groups(z, k, bias=None, mask=None):
     return expert, shared(at(inside, expert))
 
 
-def jetmoe(z, k, bias=None, mask=None):
-    return gpt_oss(z, k)
-
-
 def of_64_places(z, k, bias=None, mask=None):
     """Each expert serves its first 64 tokens."""
     expert, gate = mixtral(z, k)

@@ -328,14 +328,6 @@ def _reduction(piece: _Piece, mesh: MeshShape) -> float:
     return over_batch + rest
 
 
-def parameter_count(config: ModelConfig) -> int:
-    """Return the number of all parameters: P of the accounting, the embedding, the last norm and any bias.
-
-    As in the released table, P of a wide dense model counts a router in each wide block, but the model has no router.
-    """
-    return sum(piece.count for piece in _pieces(config, MeshShape()))
-
-
 def others(size: int) -> float:
     """Return the share of the devices of an axis that are not the device itself."""
     return (size - 1) / size
