@@ -64,6 +64,7 @@ def test_each_log_of_one_file_has_its_approved_table(approved, capsys):
             table = pandas.read_csv("out.csv", dtype=str, keep_default_na=False)
             lines += table.drop(columns=[*settings], errors="ignore").to_csv(index=False).splitlines()
             Path("out.csv").unlink()
+        assert not Path("out.csv").exists()
         return "\n".join(lines)
 
     approved.cases("logs.txt", answer)
